@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
-
 @dataclass(frozen=True)
 class Config:
     """socket and model folders are the front's; the rest travels to the engine on its command line."""
@@ -27,7 +26,10 @@ class Config:
 def from_environment(**given: object) -> Config:
     """Config of this user: defaults < environment < `given` (None: not given)."""
     socket = os.environ.get("LUCE_SOCKET")
-    values: dict[str, object] = {"socket": Path(socket) if socket else default_socket(), "model_dirs": default_model_dirs()}
+    values: dict[str, object] = {
+        "socket": Path(socket) if socket else default_socket(),
+        "model_dirs": default_model_dirs(),
+    }
     values.update({k: v for k, v in given.items() if v is not None})
     return Config(**values)  # type: ignore[arg-type]
 

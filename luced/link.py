@@ -201,5 +201,3 @@ def from_wire(name: str, params: dict[str, Any]) -> Message:
         params = {**params, "sampling": Sampling(**params["sampling"])}
     message: Message = cls(**params)
     return message
-
-

@@ -70,7 +70,7 @@ SAMPLING = (
     Field("logit_bias", "map[int,float]", "Token id to a number that is added to its logit.", {}),
     Field("seed", "int", "Same seed, same answer. Absent: the daemon draws one and tells it.", None, 0, (1 << 64) - 1),
     Field("logprobs", "int", "Report the log-probability of each token and of the k best.", None, 0, 32),
-    Field("max_tokens", "int", "Most tokens to generate; 0 only fills the cache. Absent: what the context holds.", None, 0),
+    Field("max_tokens", "int", "Most tokens to generate; 0 only fills the cache. Absent: what fits.", None, 0),
     Field("stop", "list[str]", "End the answer before the first of these strings.", []),
     Field("stop_ids", "list[int]", "End the answer at one of these token ids.", []),
     Field("ignore_eos", "bool", "Go on after the model's own end tokens.", False),
@@ -83,7 +83,7 @@ USAGE = Field("usage", "map", "Counts of tokens: prompt, cached, generated, draf
 TIMINGS = Field("timings", "map", "Seconds: queue_s, load_s, prefill_s, decode_s, total_s.")
 ANSWER = (
     Field("model", "str", "The model that answered."),
-    Field("choices", "list[Choice]", "One for each answer: index, text, finish, tokens (ids), and logprobs if asked for."),
+    Field("choices", "list[Choice]", "One for each answer: index, text, finish, tokens (ids), logprobs if asked for."),
     USAGE,
     TIMINGS,
     Field("seed", "int", "The seed that was used."),
@@ -194,7 +194,8 @@ METHODS = (
             Field(
                 "models",
                 "list[map]",
-                "name, path, bytes, architecture, quantisation, parameters, context, default, state (here | loading | loaded).",
+                "name, path, bytes, architecture, parameters, quantisation, context, default, "
+                "state (here | loading | loaded).",
             ),
         ),
     ),
@@ -219,7 +220,12 @@ METHODS = (
         (Field("id", "int", "The request's id."),),
         (Field("cancelled", "bool", "False: it had ended already."),),
     ),
-    Method("api", "This table, as data.", (), (Field("api", "map", "level, compatible, methods, notifications, errors."),)),
+    Method(
+        "api",
+        "This table, as data.",
+        (),
+        (Field("api", "map", "level, compatible, methods, notifications, errors."),),
+    ),
 )  # fmt: skip
 
 BY_NAME = {method.name: method for method in METHODS}
@@ -232,7 +238,9 @@ def check(method: Method, params: dict[str, Any]) -> dict[str, Any]:
         if name not in known:
             close = difflib.get_close_matches(str(name), sorted(known), 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise LuceError("unknown_parameter", f"{method.name} has no parameter {name!r}{hint}", {"parameter": str(name)})
+            raise LuceError(
+                "unknown_parameter", f"{method.name} has no parameter {name!r}{hint}", {"parameter": str(name)}
+            )
     values = {}
     for f in method.params:
         if f.name in params and params[f.name] is not None:
@@ -285,7 +293,9 @@ _TYPES: dict[str, Any] = {
     "list[str]": _is_list_of(_is_str),
     "list[int]": _is_list_of(_is_int),
     "str|list[int]": lambda v: _is_str(v) or _is_list_of(_is_int)(v),
-    "map[int,float]": lambda v: isinstance(v, dict)
-    and all(_is_int(k) and isinstance(x, (int, float)) and not isinstance(x, bool) for k, x in v.items()),
+    "map[int,float]": lambda v: (
+        isinstance(v, dict)
+        and all(_is_int(k) and isinstance(x, (int, float)) and not isinstance(x, bool) for k, x in v.items())
+    ),
     "list[Message]": _is_list_of(lambda m: isinstance(m, dict)),
 }
