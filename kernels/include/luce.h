@@ -285,9 +285,9 @@ typedef struct luce_attention_args {
 
 /* out[:, i] = x[:, index[i]]. */
 typedef struct luce_rows_args {
-  luce_tensor x;     /* F32 [D, n] */
-  luce_tensor index; /* I32 [m] */
-  luce_tensor out;   /* F32 [D, m] */
+  luce_tensor x;         /* F32 [D, n] */
+  luce_tensor index;     /* I32 [m] */
+  luce_tensor out;       /* F32 [D, m] */
   const int32_t *n_rows; /* of index and out */
 } luce_rows_args;
 
@@ -316,46 +316,47 @@ typedef struct luce_sample_row {
   int32_t token;      /* this row's own input token (read by its children through `parent`) */
   int32_t bias_begin; /* [begin, end) in bias_ids and bias_values */
   int32_t bias_end;
-  int32_t mask;       /* row of masks; -1: every token is allowed */
-  float temperature;  /* 0: the largest logit, the smallest id among equals */
-  int32_t top_k;      /* 0: all */
-  float typical_p;    /* 1: off */
-  float top_p;        /* 1: off */
-  float min_p;        /* 0: off */
+  int32_t mask;             /* row of masks; -1: every token is allowed */
+  float temperature;        /* 0: the largest logit, the smallest id among equals */
+  int32_t top_k;            /* 0: all */
+  float typical_p;          /* 1: off */
+  float top_p;              /* 1: off */
+  float min_p;              /* 0: off */
   float repetition_penalty; /* 1: off; of prompt and generated tokens: divides positive logits, multiplies negative */
   float frequency_penalty;  /* 0: off; times how often it was generated, subtracted */
   float presence_penalty;   /* 0: off; subtracted once it was generated */
-  int32_t n_top;      /* alternatives to report, at most top_ids.ne[0] */
+  int32_t n_top;            /* alternatives to report, at most top_ids.ne[0] */
   int32_t reserved;
 } luce_sample_row;
 
 /* Draws one token from each row. In this order: mask, bias, penalties; then the candidates are narrowed by top_k,
  * typical_p, top_p, min_p (each over the softmax of what is left, ties kept by smaller id); then the token is
  * argmax(logit / temperature + g), where g = -log(-log(u)) and u is made for (seed, choice, position, token id) by
- * Philox4x32-10: key = seed, counter = (id / 4, position, choice, 0), word id % 4, u = (word + 0.5) / 2^32. So the draw for a token
- * depends on nobody else, and is exact. logprob and the top_ and alternatives are of the softmax of the logits as they came. */
+ * Philox4x32-10: key = seed, counter = (id / 4, position, choice, 0), word id % 4, u = (word + 0.5) / 2^32. So the draw
+ * for a token depends on nobody else, and is exact. logprob and the top_ and alternatives are of the softmax of the
+ * logits as they came. */
 typedef struct luce_sample_args {
-  luce_tensor logits;      /* F32 [V, m] */
-  luce_tensor rows;        /* U8: luce_sample_row [m] */
-  luce_tensor counts;      /* I32 [V, n_slots], optional */
-  luce_tensor masks;       /* I32 [(V + 31) / 32, n_masks], optional; bit v % 32 of word v / 32: token v is allowed */
-  luce_tensor bias_ids;    /* I32 [n_bias], optional */
-  luce_tensor bias_values; /* F32 [n_bias], optional */
-  luce_tensor token;       /* I32 [m] */
-  luce_tensor logprob;     /* F32 [m] */
-  luce_tensor top_ids;     /* I32 [n_top, m], optional; unused entries -1 */
-  luce_tensor top_logprobs;/* F32 [n_top, m], optional */
-  luce_tensor workspace;   /* U8, luce_workspace_bytes() */
+  luce_tensor logits;       /* F32 [V, m] */
+  luce_tensor rows;         /* U8: luce_sample_row [m] */
+  luce_tensor counts;       /* I32 [V, n_slots], optional */
+  luce_tensor masks;        /* I32 [(V + 31) / 32, n_masks], optional; bit v % 32 of word v / 32: token v is allowed */
+  luce_tensor bias_ids;     /* I32 [n_bias], optional */
+  luce_tensor bias_values;  /* F32 [n_bias], optional */
+  luce_tensor token;        /* I32 [m] */
+  luce_tensor logprob;      /* F32 [m] */
+  luce_tensor top_ids;      /* I32 [n_top, m], optional; unused entries -1 */
+  luce_tensor top_logprobs; /* F32 [n_top, m], optional */
+  luce_tensor workspace;    /* U8, luce_workspace_bytes() */
   const int32_t *n_rows;
 } luce_sample_args;
 
 /* What a decoding row carries from step to step on the device. */
 typedef struct luce_row_state {
-  int32_t position;   /* of the next token */
-  int32_t n_left;     /* tokens it may still emit */
-  int32_t finish;     /* luce_finish: once not 0, the row is frozen */
-  int32_t n_stop;     /* stop ids it has in stop_ids[:, slot] */
-  int32_t n_forced;   /* tokens queued in forced[:, slot], taken before any that is sampled */
+  int32_t position; /* of the next token */
+  int32_t n_left;   /* tokens it may still emit */
+  int32_t finish;   /* luce_finish: once not 0, the row is frozen */
+  int32_t n_stop;   /* stop ids it has in stop_ids[:, slot] */
+  int32_t n_forced; /* tokens queued in forced[:, slot], taken before any that is sampled */
   int32_t forced_head;
 } luce_row_state;
 
