@@ -1,0 +1,1 @@
+"""GGUF files: the checked header, the formats, and which files there are."""
