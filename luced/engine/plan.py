@@ -1,0 +1,74 @@
+"""The border between policy and runner: what a step computes, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from .sequence import Sequence
+
+RUNNING, STOP, LENGTH = 0, 1, 2  # luce_finish
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """A cache group: layers whose cells live and die together."""
+
+    name: str
+    n_pages: int
+    window: int = 0  # a row at position p sees cells at positions > p - window; 0: all
+
+
+class Chunk(NamedTuple):
+    """Adjacent rows of one sequence: tokens at positions position, position + 1, ... (a cell's number is its position).
+
+    The page tables are sequence.tables[group]; the sequence's row state and counts are at sequence.slot. A fresh chunk
+    is the first since the sequence got that slot: the runner then sets both, from n_left, stop_ids and tokens (those
+    after n_prompt were generated, before the sequence had to give its slot up).
+    """
+
+    sequence: Sequence
+    tokens: list[int]
+    position: int
+    slots: tuple[list[int], ...]  # for each group, the slot (page * page_size + offset) of each token's cell
+    n_out: int  # 1: its last row is the sequence's last known token, and the next one is drawn from it; else 0
+    fresh: bool
+
+
+class Plan(NamedTuple):
+    """One step: first the copies, then the chunks, in batch order."""
+
+    chunks: tuple[Chunk, ...]
+    copies: tuple[list[tuple[int, int, int]], ...]  # for each group: source page, destination page, cells
+    n_rows: int  # of all chunks
+    n_out: int
+
+
+class Emitted(NamedTuple):
+    """What a chunk with n_out 1 gave."""
+
+    token: int
+    finish: int = RUNNING  # STOP: the token is a stop id; LENGTH: it was the last that max_tokens allowed
+    logprob: float = 0.0
+    top: tuple[tuple[int, float], ...] = ()  # the n_logprobs best (id, logprob), best first
+
+
+class Model(Protocol):
+    """A resident model, as the loader gives it."""
+
+    architecture: str
+    n_ctx: int
+    n_vocab: int
+    page_size: int  # tokens that a page of any group covers
+    groups: tuple[GroupSpec, ...]  # the first has no window
+    n_batch: int  # most rows of a step
+    n_seqs: int  # most sequences of a step: slots are 0..n_seqs - 1
+    memory: dict[str, int]  # bytes by owner
+
+    def step(self, plan: Plan) -> list[Emitted]:
+        """Runs a step; one Emitted for each chunk with n_out 1, in order. EngineError: the device failed."""
+        ...
+
+    def close(self) -> None:
+        """Gives all memory back."""
+        ...

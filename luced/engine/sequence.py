@@ -1,0 +1,87 @@
+"""A sequence: one choice of one request, from its prompt to its last token."""
+
+from __future__ import annotations
+
+from luced.link import Generate, Sampling
+
+CLASSES = ("interactive", "agent", "batch")  # best first
+
+
+class Request:
+    """A Generate and its choices. Choices after the first wait until that one has put the prompt into the cache."""
+
+    __slots__ = ("generate", "id", "n_open", "sequences")
+
+    def __init__(self, generate: Generate, order: int, now: float) -> None:
+        self.generate = generate
+        self.id = generate.id
+        self.sequences = [Sequence(self, choice, order, now) for choice in range(generate.n)]
+        self.n_open = generate.n  # choices that have not ended
+
+
+class Sequence:
+    """Tokens, and where their cells are.
+
+    The cells of tokens[:n_done] are in the cache: cell c of group g is in page tables[g][c // page_size], and its
+    logical position is c. A table entry of -1 is a hole: its page died with the window.
+    """
+
+    __slots__ = (
+        "arrived_s",
+        "choice",
+        "client",
+        "copies",
+        "ended",
+        "first_token_s",
+        "max_tokens",
+        "n_cached",
+        "n_done",
+        "n_prompt",
+        "order",
+        "priority",
+        "request",
+        "sampling",
+        "slot",
+        "started_s",
+        "stop_ids",
+        "tables",
+        "tenant",
+        "tokens",
+    )
+
+    def __init__(self, request: Request, choice: int, order: int, now: float) -> None:
+        generate = request.generate
+        self.request = request
+        self.choice = choice
+        self.order = order  # of arrival
+        self.tokens: list[int] = list(generate.prompt)  # the prompt, then what was generated
+        self.n_prompt = len(generate.prompt)
+        self.n_done = 0
+        self.tables: list[list[int]] = []  # one for each cache group, while it runs
+        self.copies: list[tuple[int, int, int, int]] = []  # group, src, dst, n_cells: to be done before its next chunk
+        self.slot = -1  # row of the device's row states and counts, while it runs
+        self.sampling: Sampling = generate.sampling
+        self.stop_ids: list[int] = generate.stop_ids
+        self.max_tokens = generate.max_tokens
+        self.priority = CLASSES.index(generate.priority)
+        self.tenant = generate.tenant
+        self.client = generate.client
+        self.ended = False
+        self.n_cached = -1  # prompt tokens that came from the cache when it first started; -1: not started
+        self.arrived_s = now
+        self.started_s = now
+        self.first_token_s = now
+
+    @property
+    def n_generated(self) -> int:
+        return len(self.tokens) - self.n_prompt
+
+    @property
+    def n_left(self) -> int:
+        """Tokens it may still emit."""
+        return self.max_tokens - self.n_generated
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """The best (least) of all running sequences can always go on: the worst give their pages up for it."""
+        return (self.priority, self.order, self.choice)
