@@ -16,6 +16,7 @@ LEVEL = 1  # of the protocol; a daemon serves levels COMPATIBLE..LEVEL
 COMPATIBLE = 1
 MAX_FRAME_BYTES = 16 << 20
 MAX_NESTING = 64
+MAX_ITEMS = 1 << 21  # in all the arrays and maps of a frame
 
 REQUIRED = object()
 
