@@ -98,7 +98,7 @@ FILE_TYPES = {
 
 
 def n_bytes(name: str, dims: Sequence[int]) -> int:
-    """Bytes of a tensor of format `name` with these dims (ggml order). ValueError: the row is no whole number of blocks."""
+    """Bytes of a tensor of format `name` and dims in ggml order. ValueError: a row is no whole number of blocks."""
     f = BY_NAME[name]
     if dims[0] % f.block:
         raise ValueError(f"{name} comes in blocks of {f.block} values, a row has {dims[0]}")
