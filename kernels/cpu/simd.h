@@ -1,0 +1,176 @@
+// simd.h: vectors of the native width of the instruction set that this file is compiled for. The only file that asks
+// which one that is. Arithmetic (+ - * / comparisons) is GCC's on vector types; here is what it has no operator for.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define LUCE_INLINE inline __attribute__((always_inline))
+
+namespace luce::LUCE_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float F32 __attribute__((vector_size(4 * kLanes)));
+typedef int32_t I32 __attribute__((vector_size(4 * kLanes)));
+typedef uint8_t U8 __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t U16 __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t Half __attribute__((vector_size(2 * kLanes)));  // kLanes F16 or BF16 values, as bits
+typedef int8_t Bytes __attribute__((vector_size(kLanes)));       // kLanes 8-bit values
+
+template <class V>
+LUCE_INLINE V load(const void *p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <class V>
+LUCE_INLINE void store(void *p, V v) {
+  std::memcpy(p, &v, sizeof v);
+}
+
+// The first n lanes, the others 0.
+template <class V>
+LUCE_INLINE V load_first(const void *p, int64_t n) {
+  V v = {};
+  std::memcpy(&v, p, n * sizeof v[0]);
+  return v;
+}
+
+template <class V>
+LUCE_INLINE void store_first(void *p, V v, int64_t n) {
+  std::memcpy(p, &v, n * sizeof v[0]);
+}
+
+LUCE_INLINE F32 splat(float x) {
+  return x - F32{};
+}
+LUCE_INLINE I32 splat(int32_t x) {
+  return x - I32{};
+}
+
+// a * b + c: rounded once where the chip can, twice on baseline.
+LUCE_INLINE F32 fma(F32 a, F32 b, F32 c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+LUCE_INLINE float fma(float a, float b, float c) {
+#if defined(__FMA__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+LUCE_INLINE F32 max(F32 a, F32 b) {
+  return a > b ? a : b;
+}
+LUCE_INLINE F32 min(F32 a, F32 b) {
+  return a < b ? a : b;
+}
+LUCE_INLINE F32 abs(F32 a) {
+  return reinterpret_cast<F32>(reinterpret_cast<I32>(a) & 0x7FFFFFFF);
+}
+
+LUCE_INLINE F32 to_f32(I32 a) {
+  return __builtin_convertvector(a, F32);
+}
+LUCE_INLINE F32 to_f32(Bytes a) {
+  return to_f32(__builtin_convertvector(a, I32));
+}
+LUCE_INLINE F32 bf16_to_f32(Half h) {
+  return reinterpret_cast<F32>(__builtin_convertvector(h, I32) << 16);
+}
+
+LUCE_INLINE float bf16_to_f32(uint16_t h) {
+  const uint32_t bits = uint32_t{h} << 16;
+  float f;
+  std::memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+// Round to nearest, half to even; a NaN stays one.
+LUCE_INLINE Half f32_to_bf16(F32 a) {
+  const I32 bits = reinterpret_cast<I32>(a);
+  const I32 rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+  return __builtin_convertvector(a == a ? rounded : (bits >> 16) | 0x40, Half);
+}
+
+LUCE_INLINE F32 f16_to_f32(Half h) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_cvtph_ps(-1, reinterpret_cast<__m256i>(h));  // the plain form warns in GCC 12
+#elif defined(__F16C__)
+  return _mm256_cvtph_ps(reinterpret_cast<__m128i>(h));
+#else
+  // The exponent is moved by a multiplication, which is exact and puts subnormals right; inf and NaN are mended after.
+  const I32 bits = __builtin_convertvector(h, I32);
+  const I32 magnitude = (bits & 0x7FFF) << 13;
+  const F32 value = reinterpret_cast<F32>(magnitude) * 0x1p112f;
+  const I32 special = (bits & 0x7FFF) >= 0x7C00 ? I32{} + 0x7F800000 : I32{};
+  return reinterpret_cast<F32>(reinterpret_cast<I32>(value) | special | (bits & 0x8000) << 16);
+#endif
+}
+
+LUCE_INLINE Half f32_to_f16(F32 a) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Half>(_mm512_maskz_cvtps_ph(-1, a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined(__F16C__)
+  return reinterpret_cast<Half>(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+#else
+  // Subnormals are rounded by adding a number whose last bit is theirs, the others in integers.
+  const I32 bits = reinterpret_cast<I32>(a), magnitude = bits & 0x7FFFFFFF;
+  const I32 normal = (magnitude - (112 << 23) + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
+  const I32 small = reinterpret_cast<I32>(reinterpret_cast<F32>(magnitude) + 0.5f) - 0x3F000000;
+  const I32 large = magnitude > 0x7F800000 ? I32{} + 0x7E00 : I32{} + 0x7C00;
+  I32 half = magnitude < 0x38800000 ? small : normal;
+  half = magnitude >= 0x477FF000 ? large : half;
+  return __builtin_convertvector(half | ((bits >> 16) & 0x8000), Half);
+#endif
+}
+
+LUCE_INLINE float f16_to_f32(uint16_t h) {
+  return f16_to_f32(Half{h})[0];
+}
+LUCE_INLINE uint16_t f32_to_f16(float a) {
+  return f32_to_f16(F32{a})[0];
+}
+LUCE_INLINE uint16_t f32_to_bf16(float a) {
+  return f32_to_bf16(F32{a})[0];
+}
+
+// Halves added to halves: one order, whatever the length of what came before.
+LUCE_INLINE float sum(F32 a) {
+  float lane[kLanes];
+  store(lane, a);
+  for (int n = kLanes / 2; n > 0; n /= 2) {
+    for (int i = 0; i < n; ++i) lane[i] += lane[i + n];
+  }
+  return lane[0];
+}
+
+LUCE_INLINE float largest(F32 a) {
+  float lane[kLanes];
+  store(lane, a);
+  float result = lane[0];
+  for (int i = 1; i < kLanes; ++i) result = lane[i] > result ? lane[i] : result;
+  return result;
+}
+
+}  // namespace luce::LUCE_ISA
