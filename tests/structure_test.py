@@ -1,0 +1,230 @@
+"""The architecture as a test: who may import whom (docs/architecture.md §3), and how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {"luced": ROOT, "luce": ROOT / "clients/python", "luce_shell": ROOT / "clients/shell"}
+
+
+class Part(NamedTuple):
+    """A module, or a package with all that is in it: which other parts and which outside libraries it may import."""
+
+    uses: str = ""
+    libraries: str = ""
+
+
+# From top to bottom. A module belongs to the longest name that it begins with.
+PARTS = {
+    "luce_shell": Part("luce", "click rich"),
+    "luced.__main__": Part("luced.cli"),
+    "luced.cli": Part(
+        "luced.front luced.text luced.engine luced.models luced.device luced.gguf luced.link luced.config luced.errors"
+        " luced luce",
+        "click numpy rich trio",
+    ),
+    "luced.front": Part(
+        "luced.text luced.gguf luced.link luced.config luced.errors luced luce", "trio prometheus_client"
+    ),
+    "luced.text": Part("luced.gguf luced.errors", "tokenizers jinja2"),
+    "luced.engine": Part(
+        "luced.models luced.tape luced.ops luced.device luced.gguf luced.link luced.config luced.errors luce",
+        "numpy llguidance",
+    ),
+    "luced.models": Part("luced.ops luced.tape luced.gguf luced.errors"),
+    "luced.ops": Part("luced.tape luced.device.abi luced.gguf.formats luced.errors"),
+    "luced.tape": Part("luced.oracle luced.device luced.gguf.formats luced.errors", "numpy"),
+    "luced.oracle": Part("luced.device.abi luced.gguf.formats luced.errors", "numpy"),
+    "luced.device": Part("luced.gguf.formats luced.errors", "ctypes numpy cuda hip"),
+    "luced.gguf": Part("luced.errors"),
+    "luced.link": Part("luce"),
+    "luced.config": Part("luced.errors luce"),
+    "luced.errors": Part("luce"),
+    "luced": Part(),
+    "luce.aio": Part("luce", "trio"),
+    "luce": Part("", "msgpack"),
+}
+# Standard modules that are somebody's own.
+RESERVED = {"ctypes", "asyncio"}
+# Pure policy: no arrays, no clock but the one passed in.
+PURE = {"luced.engine.scheduler", "luced.engine.pages", "luced.engine.prefix"}
+IMPURE = {"numpy", "time", "random", "os", "threading"}
+MAY_READ_ENVIRONMENT = {"luced.config", "luce.paths"}
+MAY_PRINT = {"luced.cli", "luce_shell"}
+
+MAX_LINES = 300
+MAX_MODEL_LINES = 150
+LONGER = {
+    "kernels/include/luce.h": "the contract is one file",
+    "luced/device/abi.py": "generated",
+}
+
+
+def modules() -> dict[str, str]:
+    """Source of every module that we ship, by dotted name."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in sorted((folder / package).rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text()
+    return found
+
+
+def part_of(module: str) -> str:
+    """The part that a module belongs to."""
+    while module not in PARTS:
+        module = module.rpartition(".")[0]
+    return module
+
+
+def imports(module: str, source: str, known: dict[str, str]) -> list[tuple[int, str]]:
+    """(line, full name of a module) of each import, inside functions too."""
+    found = []
+    is_package = any(name.startswith(module + ".") for name in known)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".")[: len(module.split(".")) - node.level + is_package] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{origin}.{alias.name}"
+                found.append((node.lineno, inner if inner in known else origin))
+    return found
+
+
+def wrong_imports(sources: dict[str, str]) -> list[str]:
+    """Every import that PARTS does not allow."""
+    wrong = []
+    for module, source in sources.items():
+        part = part_of(module)
+        uses, libraries = PARTS[part].uses.split(), PARTS[part].libraries.split()
+        for line, target in imports(module, source, sources):
+            top = target.partition(".")[0]
+            if top in PACKAGES:
+                allowed = target == module or part_of(target) == part or any(_within(target, use) for use in uses)
+            elif top in sys.stdlib_module_names and top not in RESERVED:
+                allowed = module not in PURE or top not in IMPURE
+            else:
+                allowed = top in libraries and not (module in PURE and top in IMPURE)
+            if not allowed:
+                wrong.append(
+                    f"{module}:{line} imports {target}; {part} may use: {' '.join(uses + libraries) or 'nothing'}"
+                )
+    return wrong
+
+
+def _within(target: str, use: str) -> bool:
+    if use in ("luced", "luce"):  # the package itself, not all that is in it
+        return target == use or (use == "luce" and target.startswith("luce.") and part_of(target) == "luce")
+    return target == use or target.startswith(use + ".")
+
+
+def calls(source: str) -> list[tuple[int, str]]:
+    """(line, name) of each name that is called, and of each attribute of `os`."""
+    tree = ast.parse(source)
+    found = [(n.lineno, n.func.id) for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+    for n in ast.walk(tree):
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "os":
+            found.append((n.lineno, f"os.{n.attr}"))
+    return found
+
+
+def test_no_import_goes_up() -> None:
+    wrong = wrong_imports(modules())
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("luced.front.methods", "from luced.engine import scheduler"),
+        ("luced.front.methods", "from ..engine.scheduler import plan"),
+        ("luced.front.methods", "def f():\n    import numpy"),
+        ("luced.text.chat", "from luced import tape"),
+        ("luced.engine.worker", "from luced.text.chat import render"),
+        ("luced.engine.worker", "import trio"),
+        ("luced.engine.scheduler", "import time"),
+        ("luced.engine.scheduler", "import numpy as np"),
+        ("luced.models.llama", "from luced.device import cpu"),
+        ("luced.ops", "import ctypes"),
+        ("luced.gguf.reader", "import numpy"),
+        ("luce.client", "import trio"),
+        ("luce.client", "from luced.errors import RequestError"),
+        ("luced.device.cpu", "from luced.tape import Tape"),
+        ("luce_shell.ask", "import luced.config"),
+    ],
+)
+def test_an_upward_import_is_seen(module: str, source: str) -> None:
+    there = {**modules(), "luced.engine.scheduler": "", "luced.tape": "", "luced.front.x": "", "luced.engine.x": ""}
+    assert wrong_imports(there | {module: source})[-1:], source
+
+
+def test_every_part_is_there() -> None:
+    names = modules()
+    gone = [part for part in PARTS if not any(name == part or name.startswith(part + ".") for name in names)]
+    assert not gone
+
+
+def test_the_environment_is_read_in_one_place() -> None:
+    readers = {
+        f"{module}:{line}"
+        for module, source in modules().items()
+        for line, name in calls(source)
+        if name in ("os.environ", "os.getenv", "os.environb") and module not in MAY_READ_ENVIRONMENT
+    }
+    assert not readers
+
+
+def test_only_commands_print() -> None:
+    printers = {
+        f"{module}:{line}"
+        for module, source in modules().items()
+        for line, name in calls(source)
+        if name == "print" and part_of(module) not in MAY_PRINT
+    }
+    assert not printers
+
+
+def test_files_stay_small() -> None:
+    folders = [folder / package for package, folder in PACKAGES.items()] + [ROOT / "kernels"]
+    long = []
+    for path in (
+        p for folder in folders for p in folder.rglob("*") if p.suffix in {".py", ".cpp", ".h", ".cu", ".cuh"}
+    ):
+        name = path.relative_to(ROOT).as_posix()
+        limit = MAX_MODEL_LINES if name.startswith("luced/models/") else MAX_LINES
+        n_lines = len(path.read_text().splitlines())
+        if n_lines > limit and name not in LONGER:
+            long.append(f"{name} has {n_lines} lines, more than {limit}")
+    assert not long, "\n".join(long)
+
+
+def distributions(sources: dict[str, str], *, without: set[str]) -> set[str]:
+    """Names of the distributions that the outside imports of these modules come from."""
+    by_module = packages_distributions()
+    tops = {target.partition(".")[0] for m, s in sources.items() for _, target in imports(m, s, sources)}
+    outside = tops - set(PACKAGES) - sys.stdlib_module_names - without
+    return {by_module[top][0].lower().replace("_", "-") for top in outside}
+
+
+def declared(pyproject: Path) -> set[str]:
+    dependencies = tomllib.loads(pyproject.read_text())["project"]["dependencies"]
+    return {d.partition(">")[0].strip() for d in dependencies}
+
+
+def test_dependencies_are_what_is_imported() -> None:
+    assert distributions(modules(), without={"cuda", "hip"}) == declared(ROOT / "pyproject.toml")
+
+
+def test_the_client_depends_on_msgpack_alone() -> None:
+    client = {m: s for m, s in modules().items() if m.split(".")[0] == "luce"}
+    assert distributions(client, without={"trio"}) == declared(ROOT / "clients/python/pyproject.toml") == {"msgpack"}
