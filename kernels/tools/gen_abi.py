@@ -161,7 +161,7 @@ class Header:
 def generate(text: str) -> str:
     """abi.py for the text of luce.h."""
     header = Header(text)
-    lines = PREAMBLE.splitlines() + [""]
+    lines = [*PREAMBLE.splitlines(), ""]
     lines += [f"{name} = {value.strip('()')}" for name, value in header.constants]
     for enum in header.enums:
         lines += header.enum_lines(enum)
