@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import sys
-import tomllib
-from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,13 +163,7 @@ def test_no_import_goes_up() -> None:
 )
 def test_an_upward_import_is_seen(module: str, source: str) -> None:
     there = {**modules(), "luced.engine.scheduler": "", "luced.tape": "", "luced.front.x": "", "luced.engine.x": ""}
-    assert wrong_imports(there | {module: source})[-1:], source
-
-
-def test_every_part_is_there() -> None:
-    names = modules()
-    gone = [part for part in PARTS if not any(name == part or name.startswith(part + ".") for name in names)]
-    assert not gone
+    assert any(wrong.startswith(f"{module}:") for wrong in wrong_imports(there | {module: source}))
 
 
 def test_the_environment_is_read_in_one_place() -> None:
@@ -206,25 +198,3 @@ def test_files_stay_small() -> None:
         if n_lines > limit and name not in LONGER:
             long.append(f"{name} has {n_lines} lines, more than {limit}")
     assert not long, "\n".join(long)
-
-
-def distributions(sources: dict[str, str], *, without: set[str]) -> set[str]:
-    """Names of the distributions that the outside imports of these modules come from."""
-    by_module = packages_distributions()
-    tops = {target.partition(".")[0] for m, s in sources.items() for _, target in imports(m, s, sources)}
-    outside = tops - set(PACKAGES) - sys.stdlib_module_names - without
-    return {by_module[top][0].lower().replace("_", "-") for top in outside}
-
-
-def declared(pyproject: Path) -> set[str]:
-    dependencies = tomllib.loads(pyproject.read_text())["project"]["dependencies"]
-    return {d.partition(">")[0].strip() for d in dependencies}
-
-
-def test_dependencies_are_what_is_imported() -> None:
-    assert distributions(modules(), without={"cuda", "hip"}) == declared(ROOT / "pyproject.toml")
-
-
-def test_the_client_depends_on_msgpack_alone() -> None:
-    client = {m: s for m, s in modules().items() if m.split(".")[0] == "luce"}
-    assert distributions(client, without={"trio"}) == declared(ROOT / "clients/python/pyproject.toml") == {"msgpack"}

@@ -181,10 +181,7 @@ METHODS = (
     Method(
         "template",
         "The prompt that `chat` would send to the model.",
-        (
-            MODEL,
-            Field("messages", "list[Message]", "As for chat."),
-        ),
+        (MODEL, Field("messages", "list[Message]", "As for chat.")),
         (Field("prompt", "str", "The text."), Field("tokens", "list[int]", "Its ids.")),
     ),
     Method(
