@@ -103,7 +103,7 @@ $(LIBRARY): $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name CMakeList
 	$(call say,compiling the CPU kernels)
 	mkdir -p build
 	cmake=$$(command -v cmake) || { $(INSTALL) cmake; cmake=$(BIN)/cmake; }
-	$$cmake -S kernels -B build/cpu -DCMAKE_BUILD_TYPE=Release >build/cmake.log
+	$$cmake -S kernels -B build/cpu $(CMAKE_ARGS) >build/cmake.log
 	$$cmake --build build/cpu --parallel $$(nproc) >>build/cmake.log
 	$$cmake --install build/cpu --prefix . >>build/cmake.log
 	touch $@
