@@ -37,12 +37,14 @@ CODES: tuple[Code, ...] = (
     Code(210, "deadline", "caller", "allow more time"),
     Code(211, "cancelled", "caller", "none: the request was cancelled"),
     Code(212, "unknown_request", "caller", "name a request of this connection that is still running"),
+    Code(213, "not_running", "caller", "start the daemon: `luced serve`"),
     Code(300, "bad_model_file", "operator", "replace the file; `luced models --check` tells what is wrong with it"),
     Code(301, "unsupported_model", "operator", "use one of another architecture: `luced models --architectures`"),
     Code(302, "no_memory", "operator", "use a smaller model or context, or free memory"),
     Code(303, "no_device", "operator", "choose a device that is there"),
     Code(400, "engine_failed", "supervisor", "ask again: the engine is being restarted"),
     Code(401, "shutting_down", "supervisor", "ask again when the daemon is back"),
+    Code(402, "connection_lost", "supervisor", "connect and ask again"),
     Code(500, "internal", "supervisor", "report this: it is a bug in luced"),
 )
 BY_NAME = {code.name: code for code in CODES}

@@ -1,4 +1,4 @@
-"""The protocol as data: every method, its parameters, its result and its notifications, in one table.
+"""The protocol as data: every method, its parameters, its result, its notifications and their types, in one table.
 
 The daemon checks requests against it, the clients are typed by it, and docs/protocol.md and the `api` method are
 generated from it. Shared by daemon and clients; depends on nothing but the standard library.
@@ -6,11 +6,9 @@ generated from it. Shared by daemon and clients; depends on nothing but the stan
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass
 from typing import Any
 
-from .errors import LuceError
+from .fields import Field, Method, Notification, Type, read_fields
 
 LEVEL = 1  # of the protocol; a daemon serves levels COMPATIBLE..LEVEL
 COMPATIBLE = 1
@@ -18,44 +16,57 @@ MAX_FRAME_BYTES = 16 << 20
 MAX_NESTING = 64
 MAX_ITEMS = 1 << 21  # in all the arrays and maps of a frame
 
-REQUIRED = object()
-
-
-@dataclass(frozen=True)
-class Field:
-    """One parameter or result field. `type` is one of TYPES; a default of None means absent."""
-
-    name: str
-    type: str
-    doc: str
-    default: Any = REQUIRED
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-
-    @property
-    def required(self) -> bool:
-        return self.default is REQUIRED
-
-
-@dataclass(frozen=True)
-class Notification:
-    """Something the daemon says of a running request; `id` is the request's."""
-
-    name: str
-    doc: str
-    fields: tuple[Field, ...]
-
-
-@dataclass(frozen=True)
-class Method:
-    name: str
-    doc: str
-    params: tuple[Field, ...] = ()
-    result: tuple[Field, ...] = ()
-    notifications: tuple[str, ...] = ()
-    role: str = "user"  # or "operator"
-
+TYPES = (
+    Type("Message", "One message of a conversation.", (
+        Field("role", "str", "Who says it.", choices=("system", "user", "assistant", "tool")),
+        Field("content", "str", "The text."),
+    )),
+    Type("Choice", "One answer.", (
+        Field("index", "int", "0 up to n - 1."),
+        Field("text", "str", "The whole text; never half a code point, and nothing of a stop string."),
+        Field("finish", "str", "stop: the model or a stop string ended it. length: max_tokens or the context did.",
+              choices=("stop", "length")),
+        Field("tokens", "list[int]", "The token ids that the text came from."),
+        Field("logprobs", "list[Logprob]", "One for each token, if asked for.", None),
+    )),
+    Type("Logprob", "How likely a token was, before temperature and the other sampling parameters.", (
+        Field("id", "int", "The token."),
+        Field("bytes", "bytes", "What it adds to the text; may be part of a code point."),
+        Field("logprob", "float", "Natural logarithm of its probability."),
+        Field("top", "list[Logprob]", "The k most likely tokens here, best first; these have no `top`.", None),
+    )),
+    Type("Usage", "Counts of tokens, over all answers of the request.", (
+        Field("prompt", "int", "Of the prompt."),
+        Field("cached", "int", "Of the prompt, those that were in the cache."),
+        Field("generated", "int", "Of the answers."),
+        Field("drafted", "int", "Proposed by speculation."),
+        Field("accepted", "int", "Of the drafted, those that the model confirmed."),
+    )),
+    Type("Timings", "Seconds.", (
+        Field("queue_s", "float", "Waiting for other requests."),
+        Field("load_s", "float", "Waiting for the model."),
+        Field("prefill_s", "float", "Reading the prompt."),
+        Field("decode_s", "float", "From the first generated token to the last."),
+        Field("total_s", "float", "From the arrival of the request to its end."),
+    )),
+    Type("Limits", "What a connection may do; more is the error too_large or busy.", (
+        Field("frame_bytes", "int", "Bytes of one frame."),
+        Field("nesting", "int", "Arrays and maps inside each other, the frame's own array included."),
+        Field("items", "int", "Items in all the arrays and maps of one frame; a key and its value are two."),
+        Field("requests", "int", "Requests that run at once."),
+    )),
+    Type("Model", "A model file that can be named.", (
+        Field("name", "str", "What to say as `model`."),
+        Field("path", "str", "Of its (first) file."),
+        Field("bytes", "int", "Size of its files."),
+        Field("architecture", "str", "As the file says it."),
+        Field("quantisation", "str", "The type of most of its weights."),
+        Field("parameters", "int", "Number of weights."),
+        Field("context", "int", "Most tokens that it was trained for."),
+        Field("default", "bool", "Whether an empty `model` means this one."),
+        Field("state", "str", "Whether it is in memory.", choices=("here", "loading", "loaded")),
+    )),
+)  # fmt: skip
 
 MODEL = Field("model", "str", "Name of the model; empty: the default model.", "")
 
@@ -68,7 +79,7 @@ SAMPLING = (
     Field("repetition_penalty", "float", "Weakens tokens of prompt and answer; 1: off.", 1.0, 0.01, 100),
     Field("frequency_penalty", "float", "Subtracted for each time the answer has the token.", 0.0, -100, 100),
     Field("presence_penalty", "float", "Subtracted once the answer has the token.", 0.0, -100, 100),
-    Field("logit_bias", "map[int,float]", "Token id to a number that is added to its logit.", {}),
+    Field("logit_bias", "map[int,float]", "Token id (on the wire a string, as all keys) to what its logit gains.", {}),
     Field("seed", "int", "Same seed, same answer. Absent: the daemon draws one and tells it.", None, 0, (1 << 64) - 1),
     Field("logprobs", "int", "Report the log-probability of each token and of the k best.", None, 0, 32),
     Field("max_tokens", "int", "Most tokens to generate; 0 only fills the cache. Absent: what fits.", None, 0),
@@ -80,13 +91,11 @@ SAMPLING = (
     Field("priority", "str", "Class of the request.", "interactive", choices=("interactive", "agent", "batch")),
 )  # fmt: skip
 
-USAGE = Field("usage", "map", "Counts of tokens: prompt, cached, generated, drafted, accepted.")
-TIMINGS = Field("timings", "map", "Seconds: queue_s, load_s, prefill_s, decode_s, total_s.")
 ANSWER = (
     Field("model", "str", "The model that answered."),
     Field("choices", "list[Choice]", "One for each answer: index, text, finish, tokens (ids), logprobs if asked for."),
-    USAGE,
-    TIMINGS,
+    Field("usage", "Usage", "Counts of tokens."),
+    Field("timings", "Timings", "Where the time went."),
     Field("seed", "int", "The seed that was used."),
     Field("degraded", "list[str]", "What was not done as asked, in words; empty when nothing was."),
 )  # fmt: skip
@@ -108,7 +117,7 @@ NOTIFICATIONS = (
         "What the request is waiting for, in real numbers.",
         (
             Field("id", "int", "The request."),
-            Field("phase", "str", "load | queue | prefill.", choices=("load", "queue", "prefill")),
+            Field("phase", "str", "What is waited for.", choices=("load", "queue", "prefill")),
             Field("done", "int", "Bytes (load), requests ahead (queue) or tokens (prefill)."),
             Field("total", "int", "Bytes or tokens in all; 0 for queue."),
             Field("cached", "int", "Prompt tokens that came from the cache.", 0),
@@ -130,8 +139,8 @@ METHODS = (
             Field("version", "str", "Of the daemon."),
             Field("instance", "str", "Id of this run of the daemon."),
             Field("tenant", "str", "Whose cache and requests this connection may see."),
-            Field("role", "str", "user | operator."),
-            Field("limits", "map", "frame_bytes, nesting, requests (at once on a connection)."),
+            Field("role", "str", "What the caller may do.", choices=("user", "operator")),
+            Field("limits", "Limits", "What this connection may do."),
             Field("methods", "list[str]", "Methods of this daemon."),
         ),
     ),
@@ -140,7 +149,7 @@ METHODS = (
         "Answers a conversation with the model's own chat template.",
         (
             MODEL,
-            Field("messages", "list[Message]", "Maps of role (system | user | assistant | tool) and content (text)."),
+            Field("messages", "list[Message]", "The conversation so far."),
             *SAMPLING,
         ),
         ANSWER,
@@ -188,14 +197,7 @@ METHODS = (
         "models",
         "The models that can be named.",
         (),
-        (
-            Field(
-                "models",
-                "list[map]",
-                "name, path, bytes, architecture, parameters, quantisation, context, default, "
-                "state (here | loading | loaded).",
-            ),
-        ),
+        (Field("models", "list[Model]", "All of them."),),
     ),
     Method(
         "status",
@@ -222,7 +224,7 @@ METHODS = (
         "api",
         "This table, as data.",
         (),
-        (Field("api", "map", "level, compatible, methods, notifications, errors."),),
+        (Field("api", "map", "level, compatible, limits, methods, notifications, types, errors."),),
     ),
 )  # fmt: skip
 
@@ -231,69 +233,4 @@ BY_NAME = {method.name: method for method in METHODS}
 
 def check(method: Method, params: dict[str, Any]) -> dict[str, Any]:
     """The parameters, complete with defaults. LuceError: unknown, missing, or of the wrong type or range."""
-    known = {f.name for f in method.params}
-    for name in params:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), sorted(known), 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise LuceError(
-                "unknown_parameter", f"{method.name} has no parameter {name!r}{hint}", {"parameter": str(name)}
-            )
-    values = {}
-    for f in method.params:
-        if f.name in params and params[f.name] is not None:
-            values[f.name] = _checked(method, f, params[f.name])
-        elif f.required:
-            raise LuceError("missing_parameter", f"{method.name} needs the parameter {f.name!r}", {"parameter": f.name})
-        else:
-            values[f.name] = f.default
-    return values
-
-
-def _checked(method: Method, f: Field, value: Any) -> Any:
-    def bad(why: str) -> LuceError:
-        return LuceError("bad_parameter", f"{method.name}: {f.name} {why}", {"parameter": f.name})
-
-    if f.type == "float" and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not _TYPES[f.type](value):
-        raise bad(f"must be {f.type}, not {type(value).__name__}")
-    if isinstance(value, float) and value != value:
-        raise bad("must be a number, not NaN")
-    if f.low is not None and value < f.low:
-        raise bad(f"must be at least {f.low}, not {value}")
-    if f.high is not None and value > f.high:
-        raise bad(f"must be at most {f.high}, not {value}")
-    if f.choices and value not in f.choices:
-        raise bad(f"must be one of {', '.join(f.choices)}, not {value!r}")
-    return value
-
-
-def _is_int(v: object) -> bool:
-    return isinstance(v, int) and not isinstance(v, bool)
-
-
-def _is_list_of(check_one: Any) -> Any:
-    return lambda v: isinstance(v, list) and all(check_one(x) for x in v)
-
-
-def _is_str(v: object) -> bool:
-    return isinstance(v, str)
-
-
-_TYPES: dict[str, Any] = {
-    "str": _is_str,
-    "int": _is_int,
-    "float": lambda v: isinstance(v, float),
-    "bool": lambda v: isinstance(v, bool),
-    "bytes": lambda v: isinstance(v, bytes),
-    "map": lambda v: isinstance(v, dict),
-    "list[str]": _is_list_of(_is_str),
-    "list[int]": _is_list_of(_is_int),
-    "str|list[int]": lambda v: _is_str(v) or _is_list_of(_is_int)(v),
-    "map[int,float]": lambda v: (
-        isinstance(v, dict)
-        and all(_is_int(k) and isinstance(x, (int, float)) and not isinstance(x, bool) for k, x in v.items())
-    ),
-    "list[Message]": _is_list_of(lambda m: isinstance(m, dict)),
-}
+    return read_fields(method.name, method.params, params, TYPES)

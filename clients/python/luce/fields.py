@@ -1,0 +1,151 @@
+"""What the protocol table is made of, and how given values are read by it."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import LuceError
+
+REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Field:
+    """One parameter or result field. `type` is explained in docs/protocol.md; a default of None means absent."""
+
+    name: str
+    type: str
+    doc: str
+    default: Any = REQUIRED
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
+
+
+@dataclass(frozen=True)
+class Type:
+    """A map with these fields."""
+
+    name: str
+    doc: str
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class Notification:
+    """Something the daemon says of a running request; its field `id` is the request's."""
+
+    name: str
+    doc: str
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class Method:
+    name: str
+    doc: str
+    params: tuple[Field, ...] = ()
+    result: tuple[Field, ...] = ()
+    notifications: tuple[str, ...] = ()
+    role: str = "user"  # or "operator"
+
+
+Types = tuple[Type, ...]
+
+
+def read_fields(where: str, fields: tuple[Field, ...], given: dict[str, Any], types: Types) -> dict[str, Any]:
+    """A value for every field; nil counts as not given. LuceError: unknown, missing, or of the wrong type or range."""
+    known = {f.name for f in fields}
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), sorted(known), 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise LuceError("unknown_parameter", f"{where} has no parameter {name!r}{hint}", {"parameter": str(name)})
+    values = {}
+    for f in fields:
+        value = given.get(f.name)
+        if value is not None:
+            values[f.name] = _read(f"{where}: {f.name}", f, value, types)
+        elif f.required:
+            raise LuceError("missing_parameter", f"{where} needs the parameter {f.name!r}", {"parameter": f.name})
+        else:
+            values[f.name] = copy.copy(f.default)
+    return values
+
+
+def _read(where: str, f: Field, value: Any, types: Types) -> Any:
+    def bad(why: str) -> LuceError:
+        return LuceError("bad_parameter", f"{where} must be {why}", {"parameter": f.name})
+
+    for t in types:
+        if f.type == f"list[{t.name}]":
+            if type(value) is not list or any(type(x) is not dict for x in value):
+                raise bad(f"{f.type}, not {_short(value)}")
+            return [read_fields(f"{where}[{i}]", t.fields, x, types) for i, x in enumerate(value)]
+    try:
+        value = _READERS[f.type](value)
+    except (TypeError, ValueError):
+        raise bad(f"{f.type}, not {_short(value)}") from None
+    if f.low is not None and value < f.low:
+        raise bad(f"at least {f.low}, not {value}")
+    if f.high is not None and value > f.high:
+        raise bad(f"at most {f.high}, not {value}")
+    if f.choices and value not in f.choices:
+        raise bad(f"one of {', '.join(f.choices)}, not {_short(value)}")
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _just(wanted: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if type(value) is not wanted:
+            raise TypeError
+        return value
+
+    return read
+
+
+def _list_of(wanted: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if type(value) is not list or any(type(x) is not wanted for x in value):
+            raise TypeError
+        return value
+
+    return read
+
+
+def _float(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise TypeError
+    return float(value)
+
+
+def _biases(value: Any) -> dict[int, float]:
+    if type(value) is not dict:
+        raise TypeError
+    return {int(key): _float(bias) for key, bias in value.items()}
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "str": _just(str),
+    "int": _just(int),
+    "float": _float,
+    "bool": _just(bool),
+    "list[str]": _list_of(str),
+    "list[int]": _list_of(int),
+    "str|list[int]": lambda value: value if type(value) is str else _list_of(int)(value),
+    "map[int,float]": _biases,
+}
