@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from luce.paths import user_socket
+
 
 @dataclass(frozen=True)
 class Config:
@@ -25,22 +27,12 @@ class Config:
 
 def from_environment(**given: object) -> Config:
     """Config of this user: defaults < environment < `given` (None: not given)."""
-    socket = os.environ.get("LUCE_SOCKET")
     values: dict[str, object] = {
-        "socket": Path(socket) if socket else default_socket(),
+        "socket": user_socket(),
         "model_dirs": default_model_dirs(),
     }
     values.update({k: v for k, v in given.items() if v is not None})
     return Config(**values)  # type: ignore[arg-type]
-
-
-def default_socket() -> Path:
-    """Where a daemon of this user listens (docs/architecture.md §11)."""
-    if os.geteuid() == 0 and Path("/run/systemd/system").is_dir():
-        return Path("/run/luce/luced.sock")
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    base = Path(runtime) if runtime else Path(f"/tmp/luce-{os.getuid()}")
-    return base / "luce" / "luced.sock" if runtime else base / "luced.sock"
 
 
 def default_model_dirs() -> tuple[Path, ...]:
