@@ -71,6 +71,10 @@ clean: stop
 
 # The stamps below are made last, so that what was interrupted is done again.
 
+ifneq ($(PYTHON),$(shell cat .venv/.made 2>/dev/null))
+.PHONY: $(if $(PYTHON),.venv/.made)# another Python is asked for: .venv is made anew
+endif
+
 .venv/.made:
 	works='import ensurepip, sys, venv; v = sys.version_info; assert (3, 11) <= v < (3, 14); print("%d.%d.%d" % v[:3])'
 	version=
@@ -81,7 +85,7 @@ clean: stop
 	[ -n "$$version" ] || { $(call say,needs a Python 3.11 to 3.13 with venv; say which with PYTHON=path); exit 1; }
 	$(call say,making .venv with Python $$version)
 	$$python -m venv --clear .venv
-	touch $@
+	echo $$python >$@
 
 .venv/.installed: .venv/.made pyproject.toml constraints.txt
 	$(call say,installing Python packages)
