@@ -207,6 +207,8 @@ class _Parser:
         if n_bytes > len(self.data):
             why = f"of dimensions {list(dims)} takes {n_bytes} bytes, the file has {len(self.data)}"
             raise bad_file(self.path, why, at, tensor=name)
+        if offset > len(self.data):
+            raise bad_file(self.path, f"has the offset {offset}, outside the file", self.at - 8, tensor=name)
         if name in self.part.tensors:
             raise bad_file(self.path, "appears twice", start, tensor=name)
         self.part.tensors[name] = TensorInfo(name, type_name, dims, offset, n_bytes, self.number)
