@@ -1,6 +1,7 @@
 # make ask    puts a question to a real model: installs what is missing, starts luced, prints the answer
 # make test   runs all tests, set up the same way
 # make lint   checks the sources: ruff, mypy, clang-format, generated files
+# make abi    writes luced/device/abi.py anew from kernels/include/luce.h
 # make stop   ends the luced that `make ask` started
 # make clean  removes all that make has made
 #
@@ -12,7 +13,7 @@ SHELL := /bin/bash
 .SILENT:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help ask test lint stop clean
+.PHONY: help ask test lint abi stop clean
 
 # As typed: a dollar sign in a question names no variable of make.
 override PROMPT := $(if $(PROMPT),$(value PROMPT),Why is the sky blue? Answer in one sentence.)
@@ -56,6 +57,9 @@ lint: .venv/.tested
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
 	$(BIN)/python kernels/tools/gen_abi.py --check
+
+abi: .venv/.made
+	$(BIN)/python kernels/tools/gen_abi.py
 
 stop:
 	if [ -e $(PID) ] && grep -qs luced /proc/$$(<$(PID))/cmdline; then
