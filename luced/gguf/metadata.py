@@ -108,6 +108,10 @@ class Metadata(Mapping[str, Any]):
     def __len__(self) -> builtins.int:
         return len(self._values)
 
+    def bad(self, why: builtins.str) -> ModelError:
+        """The error that this metadata contradicts itself."""
+        return bad_file(self._path, why)
+
     def unread(self, prefix: builtins.str) -> list[builtins.str]:
         """Keys under `prefix` that nobody has read."""
         return [key for key in self._values if key.startswith(prefix) and key not in self._read]

@@ -1,0 +1,1 @@
+"""Devices: their memory, and the kernel libraries. The only place with ctypes."""

@@ -1,0 +1,145 @@
+"""The CPU as a device: memory is ordinary memory, a compiled tape is a list of calls."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from luced.device import abi
+from luced.device.library import Context, tensor
+from luced.device.values import Call, Storage, Value, aligned
+
+Array = npt.NDArray[Any]
+DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4"}
+LIBRARY = Path(__file__).with_name("libluce_cpu.so")
+
+
+class Cpu:
+    """Allocates, packs, compiles and runs. Everything it gave is freed by close()."""
+
+    name = "cpu"
+
+    def __init__(self, isa: str = "auto", n_threads: int = 0) -> None:
+        self.context = Context(LIBRARY, isa=isa, n_threads=n_threads)
+        self.device_name, self.isa, self.n_threads = self.context.info()
+
+    def free_bytes(self) -> int:
+        """Memory that can still be had, by the kernel's own estimate and this process's control group."""
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+        return 1 << 62
+
+    def allocate(self, storages: list[Storage], offsets: list[int] | None = None) -> Memory:
+        """Zeroed memory for these storages, side by side or at `offsets`; writes the constants."""
+        if offsets is None:
+            offsets, end = [], 0
+            for s in storages:
+                offsets.append(end)
+                end += aligned(s.n_bytes)
+        n_bytes = max((o + aligned(s.n_bytes) for s, o in zip(storages, offsets, strict=True)), default=0)
+        memory = Memory(n_bytes)
+        for s, offset in zip(storages, offsets, strict=True):
+            s.pointer = memory.pointer + offset
+            if s.kind == "constant":
+                memory.bytes[offset : offset + s.n_bytes] = np.frombuffer(s.data, np.uint8)
+        return memory
+
+    def bind(self, storage: Storage) -> None:
+        """Reads a weight where the file is mapped."""
+        storage.pointer = np.frombuffer(storage.data, np.uint8).__array_interface__["data"][0]
+
+    def view(self, value: Value) -> Array:
+        """The value as an array, in place, shape in reverse ggml order; the bytes, where numpy lacks the type."""
+        s = value.storage
+        memory: Array = np.ctypeslib.as_array((ctypes.c_uint8 * s.n_bytes).from_address(s.pointer))
+        if value.type not in DTYPES:
+            return memory
+        return np.ndarray(value.ne[::-1], DTYPES[value.type], memory, value.offset, value.nb[::-1])
+
+    def packed_bytes(self, value: Value) -> int:
+        return self.context.packed_bytes(_tensor(value))
+
+    def pack(self, packed: Storage, row_begin: int, row_end: int) -> None:
+        assert packed.packs is not None
+        self.context.pack(_tensor(packed.packs), packed.pointer, row_begin, row_end)
+
+    def compile(self, calls: list[Call]) -> Program:
+        """The calls with the addresses of their storages, which must be allocated, and a workspace of their own."""
+        return Program(self, calls)
+
+    def close(self) -> None:
+        self.context.close()
+
+
+class Memory:
+    """Anonymous pages: zero until touched, and given back when this is collected."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self.n_bytes = n_bytes
+        self._pages = mmap.mmap(-1, max(n_bytes, 1))
+        if n_bytes > 1 << 21:
+            self._pages.madvise(mmap.MADV_HUGEPAGE)
+        self.bytes = np.frombuffer(self._pages, np.uint8)
+        self.pointer: int = self.bytes.__array_interface__["data"][0]
+
+
+class Program:
+    """A compiled tape."""
+
+    def __init__(self, device: Cpu, calls: list[Call]) -> None:
+        self._context = device.context
+        self._args = [_arguments(call) for call in calls]
+        self.n_calls = len(calls)
+        needs = [
+            self._context.workspace_bytes(call.op, args) if "workspace" in call.args else 0
+            for call, args in zip(calls, self._args, strict=True)
+        ]
+        self._workspace = Memory(max(needs, default=0))
+        for args, need in zip(self._args, needs, strict=True):
+            if need:
+                args.workspace = tensor(self._workspace.pointer, "U8", (need,), (1,))
+        self._calls = (abi.Call * max(1, len(calls)))()
+        for i, (call, args) in enumerate(zip(calls, self._args, strict=True)):
+            self._calls[i] = abi.Call(abi.OPS.index(call.op), ctypes.addressof(args))
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self._workspace.n_bytes
+
+    def run(self) -> None:
+        """ModelError: a kernel does not support what it was given. EngineError: a fault."""
+        self._context.run(self._calls, self.n_calls)
+
+    def run_call(self, i: int) -> None:
+        """Call i alone: to look at values between calls."""
+        self._context.run(self._calls[i], 1)
+
+    def take_fault(self) -> abi.FaultCode:
+        return self._context.take_fault()
+
+
+def _tensor(value: Value) -> abi.Tensor:
+    s = value.storage
+    pointer = s.pointer
+    if not pointer and s.data is not None:
+        pointer = np.frombuffer(s.data, np.uint8).__array_interface__["data"][0]
+    return tensor(pointer + value.offset, value.type, value.ne, value.nb, value.packed)
+
+
+def _arguments(call: Call) -> ctypes.Structure:
+    args: Any = abi.ARGS[call.op]()
+    for name, value in call.args.items():
+        if isinstance(value, Value):
+            assert value.storage.pointer, f"{value} of {call.op} has no memory"
+            setattr(args, name, _tensor(value))
+        elif value is not None:
+            setattr(args, name, value)
+    if call.rows is not None:
+        args.n_rows = call.rows.counter.storage.pointer + call.rows.counter.offset
+    return args  # type: ignore[no-any-return]

@@ -1,0 +1,71 @@
+"""The fixed buffers through which a step gets its data: one for each input, written by the host before each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from luced.device import abi
+from luced.device.values import Rows, Value, make_value
+from luced.engine.plan import GroupSpec
+
+SAMPLE_ROW: np.dtype[Any] = np.dtype(abi.SampleRow)
+ROW_STATE: np.dtype[Any] = np.dtype(abi.RowState)
+
+MAX_STOP_IDS = 64  # of a sequence
+MAX_BIAS = 1024  # biased tokens of a sequence
+MAX_TOP = 32  # alternatives reported with a token
+MAX_COUNTS = 4096  # tokens counted by one run of the counting program
+MAX_COPIES = 256  # pages copied by one run of a copying program
+
+
+class GroupInputs:
+    """Where this step's rows are in one cache group."""
+
+    def __init__(self, spec: GroupSpec, page_size: int, n_ctx: int, n_seqs: int, rows: Rows) -> None:
+        name = spec.name
+        n = rows.bound
+        self.cell_pos = make_value(f"{name}.cell_pos", "cache", "I32", page_size, spec.n_pages)
+        self.page_table = make_value(f"{name}.page_table", "input", "I32", -(-n_ctx // page_size), n_seqs)
+        self.slots = make_value(f"{name}.slots", "input", "I32", n, rows=rows)
+        self.copies_rows = ragged(f"{name}.n_copies", MAX_COPIES)
+        self.copies = make_value(f"{name}.copies", "input", "I32", 3, MAX_COPIES, rows=self.copies_rows)
+
+
+class Inputs:
+    """n_batch rows come in, n_seqs of them can be asked for logits."""
+
+    def __init__(self, n_batch: int, n_seqs: int, n_vocab: int) -> None:
+        self.rows = ragged("n_rows", n_batch)
+        self.out_rows = ragged("n_out", n_seqs)
+        self.count_rows = ragged("n_count", MAX_COUNTS)
+        self.tokens = self._input("tokens", n_batch, self.rows)
+        self.positions = self._input("positions", n_batch, self.rows)
+        self.row_seq = self._input("row_seq", n_batch, self.rows)
+        self.row_cell = self._input("row_cell", n_batch, self.rows)
+        self.out_index = self._input("out_index", n_seqs, self.out_rows)
+        self.sample_rows = _structs("sample_rows", SAMPLE_ROW, n_seqs)
+        self.bias_ids = self._input("bias_ids", n_seqs * MAX_BIAS)
+        self.bias_values = make_value("bias_values", "input", "F32", n_seqs * MAX_BIAS)
+        self.state_slots = self._input("state_slots", n_seqs, self.out_rows)
+        self.row_state = _structs("row_state", ROW_STATE, n_seqs)
+        self.stop_ids = make_value("stop_ids", "input", "I32", MAX_STOP_IDS, n_seqs)
+        self.forced = make_value("forced", "input", "I32", 1, n_seqs)
+        self.counts = make_value("counts", "cache", "I32", n_vocab, n_seqs)
+        self.count_slots = self._input("count_slots", MAX_COUNTS, self.count_rows)
+        self.count_tokens = self._input("count_tokens", MAX_COUNTS, self.count_rows)
+        self.count_amount = self._input("count_amount", MAX_COUNTS, self.count_rows)
+
+    @staticmethod
+    def _input(name: str, n: int, rows: Rows | None = None) -> Value:
+        return make_value(name, "input", "I32", n, rows=rows)
+
+
+def ragged(name: str, bound: int) -> Rows:
+    return Rows(bound, make_value(name, "input", "I32", 1))
+
+
+def _structs(name: str, dtype: np.dtype[Any], n: int) -> Value:
+    value = make_value(name, "input", "U8", n * dtype.itemsize)
+    return Value(name, value.storage, "U8", (n,), (dtype.itemsize,))

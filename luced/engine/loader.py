@@ -1,0 +1,155 @@
+"""From a model file to a resident model: check, plan the memory, take it, fill it; progress all the way."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+from luced import models
+from luced.device.cpu import Cpu
+from luced.device.values import BLOCKS, ShapeError, Storage, aligned
+from luced.engine.plan import GroupSpec
+from luced.engine.runner import Limits, Runner
+from luced.errors import ModelError
+from luced.gguf.reader import File, open_gguf
+from luced.models.spec import Group, Spec
+from luced.models.weights import Weights
+
+PAGE_SIZE = 32
+N_SEQS = 64  # sequences of a step
+SHARE_OF_FREE = 0.5  # of what is free beside the weights: what KV pages take at most, unless told
+N_WINDOWS = 16  # sequences whose windows fit side by side
+PACK_BYTES = 4 << 20  # packed between two reports of progress
+
+# Keys of an architecture's prefix that say nothing about how to run it.
+IGNORABLE = ("pooling_type", "attention.causal")
+
+
+def load(
+    path: Path, device: Cpu, *, n_ctx: int = 0, kv_type: str = "f16", n_batch: int = 512, cache_bytes: int = 0
+) -> Generator[tuple[int, int], None, Runner]:
+    """Yields (done, total) bytes of weights; returns the model. n_ctx 0: as trained, or less where memory is short.
+
+    ModelError: the file is wrong or of no supported kind, or does not fit.
+    """
+    file = open_gguf(path)
+    try:
+        runner = _record(file, device, n_ctx, kv_type, n_batch, cache_bytes)
+        _check_fits(runner)
+        yield from _fill(runner)
+        runner.allocate()
+    except BaseException:
+        file.close()
+        raise
+    return runner
+
+
+def _record(file: File, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int) -> Runner:
+    m = file.metadata
+    architecture = m.str("general.architecture")
+    if architecture not in models.ARCHITECTURES:
+        known = ", ".join(models.ARCHITECTURES)
+        raise ModelError("unsupported_model", f"{file.path}: architecture {architecture!r} is not one of {known}")
+    module = models.load(architecture)
+    weights = Weights(file, device.packed_bytes)
+    spec: Spec = module.spec(m, weights["token_embd.weight"].ne[-1])
+    unread = [k for k in m.unread(f"{architecture}.") if k.removeprefix(f"{architecture}.") not in IGNORABLE]
+    if unread:
+        raise ModelError("unsupported_model", f"{file.path}: luced does not know what {', '.join(unread)} asks for")
+    if n_ctx > spec.n_ctx:
+        raise ModelError("unsupported_model", f"the model was trained for {spec.n_ctx} tokens, not {n_ctx}")
+    kv_type = kv_type.upper()
+    if min(spec.head_dim, spec.head_dim_v) % BLOCKS[kv_type][0]:
+        raise ModelError("unsupported_model", f"heads of {spec.head_dim} values cannot be kept as {kv_type}")
+    n_ctx, groups = _plan_cache(file, spec, device, n_ctx, kv_type, n_batch, cache_bytes)
+    try:
+        runner = Runner(device, spec, module, weights, groups, Limits(n_ctx, n_batch, N_SEQS, PAGE_SIZE, kv_type))
+    except ShapeError as error:
+        raise ModelError("bad_model_file", f"{file.path}: {error}", file=str(file.path)) from error
+    if weights.unused():
+        names = ", ".join(weights.unused()[:5])
+        raise ModelError("unsupported_model", f"{file.path}: {architecture} has no use for the tensors {names}")
+    return runner
+
+
+def _plan_cache(
+    file: File, spec: Spec, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int
+) -> tuple[int, tuple[GroupSpec, ...]]:
+    """The context that fits, and pages for each group: the full group's are what is left after the windows'."""
+    block, block_bytes = BLOCKS[kv_type]
+    cell = spec.n_head_kv * (spec.head_dim + spec.head_dim_v) // block * block_bytes
+    page_bytes = {g.name: PAGE_SIZE * cell * len(g.layers) for g in spec.groups}
+    wanted = n_ctx or spec.n_ctx
+    n_weights = sum(t.n_bytes for t in file.tensors.values())
+    budget = cache_bytes or int(max(0, device.free_bytes() - n_weights) * SHARE_OF_FREE)
+    # Enough for four conversations of full length, or for what there is.
+    n_full = 4 * _pages(wanted)
+    n_window = {g.name: min(n_full, N_WINDOWS * _window_pages(g, n_batch)) for g in spec.groups if g.window}
+    budget -= sum(n * page_bytes[name] for name, n in n_window.items())
+    full = [g for g in spec.groups if not g.window]
+    per_page = sum(page_bytes[g.name] for g in full)
+    if per_page:
+        n_full = max(0, min(n_full, budget // per_page))
+    fits = min(wanted, (n_full - 1) * PAGE_SIZE)  # one page spare, for copies on write
+    if fits < min(wanted, 512) or (n_ctx and fits < n_ctx):
+        raise ModelError(
+            "no_memory",
+            f"{wanted} tokens of context need {_pages(wanted) * per_page >> 20} MiB of KV pages,"
+            f" {max(0, budget) >> 20} MiB are free beside {n_weights >> 20} MiB of weights",
+            n_ctx=wanted,
+            free_bytes=max(0, budget),
+        )
+    groups = tuple(GroupSpec(g.name, n_window.get(g.name, n_full), g.window) for g in spec.groups)
+    return fits, groups
+
+
+def _pages(n_tokens: int) -> int:
+    return -(-n_tokens // PAGE_SIZE) + 1
+
+
+def _window_pages(group: Group, n_batch: int) -> int:
+    """Pages that one sequence needs while a chunk passes through the window."""
+    return _pages(group.window + n_batch) + 1
+
+
+def _check_fits(runner: Runner) -> None:
+    """Writes the ledger. ModelError: more than there is."""
+    packed, rows = _weights(runner)
+    cache = [s for t in runner.tapes for s in t.storages("cache")]
+    inputs = [s for t in runner.tapes for s in t.storages("input", "constant")]
+    runner.memory = {
+        "weights": sum(aligned(s.n_bytes) for s in packed),
+        "weights_mapped": sum(s.n_bytes for s in rows),
+        "kv": sum(aligned(s.n_bytes) for s in dict.fromkeys(cache)),
+        "activations": runner.tape.plan_activations()[1],
+        "inputs": sum(aligned(s.n_bytes) for s in dict.fromkeys(inputs)),
+    }
+    need, free = sum(runner.memory.values()), runner.device.free_bytes()
+    if need > free:
+        ledger = ", ".join(f"{name} {n >> 20} MiB" for name, n in runner.memory.items())
+        raise ModelError("no_memory", f"the model needs {need >> 20} MiB ({ledger}), {free >> 20} MiB are free")
+
+
+def _weights(runner: Runner) -> tuple[list[Storage], list[Storage]]:
+    """(packed ones, those read where the file is mapped)."""
+    storages = runner.tape.storages("weight")
+    return [s for s in storages if s.packs is not None], [s for s in storages if s.packs is None]
+
+
+def _fill(runner: Runner) -> Generator[tuple[int, int], None, None]:
+    packed, rows = _weights(runner)
+    device = runner.device
+    runner.hold(device.allocate(packed))
+    for s in rows:
+        device.bind(s)
+    total = sum(s.packs.storage.n_bytes for s in packed if s.packs is not None) + sum(s.n_bytes for s in rows)
+    done = sum(s.n_bytes for s in rows)
+    for s in packed:
+        assert s.packs is not None
+        n_rows, row_bytes = s.packs.ne[1], s.packs.nb[1]
+        step = max(16, PACK_BYTES // row_bytes // 16 * 16)
+        for begin in range(0, n_rows, step):
+            end = min(n_rows, begin + step)
+            device.pack(s, begin, end)
+            done += (end - begin) * row_bytes
+            yield done, total

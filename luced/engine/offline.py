@@ -1,0 +1,142 @@
+"""Running a model without the daemon: logits of given tokens, and the speed of prefill and decode."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from luced.device.cpu import Cpu
+from luced.engine import loader
+from luced.engine.plan import Chunk, Plan
+from luced.engine.runner import Runner
+from luced.engine.sequence import Request, Sequence
+from luced.errors import RequestError
+from luced.link import Generate, Sampling
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Speed of one test: pp (prefill of n tokens into an empty cache) or tg (n tokens, one at a time)."""
+
+    test: str
+    n_tokens: int
+    n_threads: int
+    tok_s: float  # mean
+    stddev: float
+    n_runs: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@contextmanager
+def resident(path: Path, *, isa: str = "auto", n_threads: int = 0, **options: Any) -> Iterator[Runner]:
+    """A loaded model on the CPU; options are loader.load's."""
+    device = Cpu(isa, n_threads)
+    try:
+        runner = _drain(loader.load(path, device, **options))
+        try:
+            yield runner
+        finally:
+            runner.close()
+    finally:
+        device.close()
+
+
+def logits(
+    path: Path, tokens: list[int], *, kv_type: str = "f32", isa: str = "auto", n_threads: int = 0, n_batch: int = 64
+) -> npt.NDArray[np.float32]:
+    """Logits [n_tokens, n_vocab] of every position. RequestError: no tokens, or one outside the vocabulary."""
+    with resident(path, isa=isa, n_threads=n_threads, kv_type=kv_type, n_batch=n_batch) as runner:
+        _check_tokens(tokens, runner)
+        s = _sequence(runner, tokens)
+        step = min(runner.n_batch, runner.n_seqs)
+        starts = range(0, len(tokens), step)
+        return np.concatenate([runner.forward_all(_chunk(runner, s, i, min(step, len(tokens) - i))) for i in starts])
+
+
+def bench(
+    path: Path, *, n_prompt: list[int], n_generate: list[int], n_runs: int = 3, isa: str = "auto", n_threads: int = 0
+) -> Iterator[Measure]:
+    """Measures one test after another; each has one run that does not count."""
+    with resident(path, isa=isa, n_threads=n_threads) as runner:
+        threads = runner.device.n_threads
+        for n in n_prompt:
+            yield _measure(f"pp{n}", n, threads, n_runs, lambda n=n: _prefill(runner, n))
+        for n in n_generate:
+            yield _measure(f"tg{n}", n, threads, n_runs, lambda n=n: _generate(runner, n))
+
+
+def _measure(test: str, n: int, n_threads: int, n_runs: int, run: Any) -> Measure:
+    rates = []
+    for i in range(n_runs + 1):
+        begin = time.perf_counter()
+        run()
+        if i:
+            rates.append(n / (time.perf_counter() - begin))
+    spread = statistics.stdev(rates) if len(rates) > 1 else 0.0
+    return Measure(test, n, n_threads, statistics.mean(rates), spread, n_runs)
+
+
+def _prefill(runner: Runner, n: int) -> None:
+    s = _sequence(runner, [(7 * i + 1) % runner.n_vocab for i in range(n)])
+    for i in range(0, n, runner.n_batch):
+        n_rows = min(runner.n_batch, n - i)
+        runner.step(_plan(_chunk(runner, s, i, n_rows, n_out=int(i + n_rows == n))))
+
+
+def _generate(runner: Runner, n: int) -> None:
+    s = _sequence(runner, [1 % runner.n_vocab])
+    for i in range(n):
+        (emitted,) = runner.step(_plan(_chunk(runner, s, i, 1, n_out=1)))
+        s.tokens.append(emitted.token)
+
+
+def _sequence(runner: Runner, tokens: list[int]) -> Sequence:
+    if len(tokens) > runner.n_ctx:
+        raise RequestError("context_too_long", f"{len(tokens)} tokens do not fit in a context of {runner.n_ctx}")
+    greedy = Sampling(temperature=0.0)
+    s = Request(Generate(0, "", tokens, greedy, [], runner.n_ctx), 0, 0.0).sequences[0]
+    s.slot = 0
+    return s
+
+
+def _chunk(runner: Runner, s: Sequence, position: int, n_rows: int, n_out: int = 0) -> Chunk:
+    """The next rows of the only sequence there is: its pages are taken in order, a window's over and over."""
+    end = position + n_rows
+    n_pages = -(-end // runner.page_size)
+    s.tables = [[p % g.n_pages if p >= n_pages - g.n_pages else -1 for p in range(n_pages)] for g in runner.groups]
+    slots = tuple([_slot(table, c, runner.page_size) for c in range(position, end)] for table in s.tables)
+    return Chunk(s, s.tokens[position:end], position, slots, n_out, position == 0)
+
+
+def _slot(table: list[int], cell: int, page_size: int) -> int:
+    return table[cell // page_size] * page_size + cell % page_size
+
+
+def _plan(chunk: Chunk) -> Plan:
+    return Plan((chunk,), tuple([] for _ in chunk.slots), len(chunk.tokens), chunk.n_out)
+
+
+def _check_tokens(tokens: list[int], runner: Runner) -> None:
+    bad = next((t for t in tokens if not 0 <= t < runner.n_vocab), None)
+    if not tokens or bad is not None:
+        what = f"token {bad} is outside the vocabulary of {runner.n_vocab}" if tokens else "there are no tokens"
+        raise RequestError("bad_parameter", what)
+
+
+def _drain(loading: Generator[tuple[int, int], None, Runner]) -> Runner:
+    while True:
+        try:
+            next(loading)
+        except StopIteration as stop:
+            runner: Runner = stop.value
+            return runner

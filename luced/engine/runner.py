@@ -1,0 +1,263 @@
+"""A resident model: a plan becomes buffers, one run of the tape, and the tokens that it emitted."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from luced import ops
+from luced.device.cpu import Cpu, Memory, Program
+from luced.device.values import make_value
+from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, MAX_TOP, ROW_STATE, SAMPLE_ROW, GroupInputs, Inputs
+from luced.engine.plan import Chunk, Emitted, GroupSpec, Plan
+from luced.engine.sequence import Sequence
+from luced.errors import EngineError
+from luced.models.blocks import Batch
+from luced.models.spec import Spec
+from luced.models.weights import Weights
+from luced.tape import Tape
+
+
+class Limits(NamedTuple):
+    """Sizes that are fixed when a model is loaded."""
+
+    n_ctx: int
+    n_batch: int  # rows of a step
+    n_seqs: int  # sequences of a step
+    page_size: int  # cells of a page
+    kv_type: str
+
+
+class Runner:
+    """Implements plan.Model. Recorded first, so that its memory is known before any is taken; then given memory."""
+
+    def __init__(
+        self, device: Cpu, spec: Spec, module: Any, weights: Weights, groups: tuple[GroupSpec, ...], limits: Limits
+    ) -> None:
+        """Records the tapes. ModelError, ShapeError: the file's tensors do not make this architecture."""
+        self.device, self.spec, self.weights, self.groups = device, spec, weights, groups
+        self.architecture, self.n_vocab = spec.architecture, spec.n_vocab
+        self.n_ctx, self.n_batch, self.n_seqs, self.page_size, self.kv_type = limits
+        self.memory: dict[str, int] = {}
+        self._held: list[Memory] = []
+        self._penalised: dict[int, Sequence] = {}  # by slot
+        i = self.inputs = Inputs(self.n_batch, self.n_seqs, self.n_vocab)
+        self.group_inputs = [GroupInputs(g, self.page_size, self.n_ctx, self.n_seqs, i.rows) for g in groups]
+        caches = self._caches()
+
+        self.tape = Tape()
+        batch = Batch(i.tokens, i.positions, i.out_index, caches)
+        self.logits = self.tape.keep(module.build(self.tape, spec, weights, batch))
+        self.n_forward = len(self.tape.calls)
+        self.drawn = ops.sample(
+            self.tape, self.logits, i.sample_rows, i.counts, i.bias_ids, i.bias_values, MAX_TOP
+        )  # fmt: skip
+        self.emitted = ops.advance(self.tape, self.drawn.token, i.state_slots, i.row_state, i.stop_ids, i.forced)
+
+        self.count_tape = Tape()
+        ops.count(self.count_tape, i.counts, i.count_slots, i.count_tokens, i.count_amount)
+        self.copy_tapes = []
+        for group, inputs in zip(spec.groups, self.group_inputs, strict=True):
+            tape = Tape()
+            for layer in group.layers:
+                ops.kv_copy(tape, inputs.copies, caches[layer])
+            self.copy_tapes.append(tape)
+
+    def _caches(self) -> tuple[ops.Cache, ...]:
+        s, i = self.spec, self.inputs
+        caches: dict[int, ops.Cache] = {}
+        for group, spec, g in zip(s.groups, self.groups, self.group_inputs, strict=True):
+            for layer in group.layers:
+                k, v = (
+                    make_value(
+                        f"blk.{layer}.{name}", "cache", self.kv_type, d, self.page_size, s.n_head_kv, spec.n_pages
+                    )
+                    for name, d in (("k_pages", s.head_dim), ("v_pages", s.head_dim_v))
+                )
+                caches[layer] = ops.Cache(
+                    k, v, g.cell_pos, g.page_table, g.slots, i.row_seq, i.positions, i.row_cell, group.window
+                )  # fmt: skip
+        return tuple(caches[layer] for layer in range(s.n_layer))
+
+    # ---- memory ----
+
+    @property
+    def tapes(self) -> list[Tape]:
+        return [self.tape, self.count_tape, *self.copy_tapes]
+
+    def allocate(self) -> None:
+        """Takes memory for all but the weights, which are in place, and compiles. ModelError: no kernel for a type."""
+        seen = dict.fromkeys(s for t in self.tapes for s in t.storages("constant", "input", "cache"))
+        offsets, _ = self.tape.plan_activations()
+        self._held.append(self.device.allocate(list(seen)))
+        self._held.append(self.device.allocate(list(offsets), list(offsets.values())))
+        self.program = self.device.compile(self.tape.calls)
+        self.forward = self.device.compile(self.tape.calls[: self.n_forward])
+        self.count_program = self.device.compile(self.count_tape.calls)
+        self.copy_programs = [self.device.compile(t.calls) for t in self.copy_tapes]
+        self.arrays = _Arrays(self)
+        for program in (self.program, self.count_program, *self.copy_programs):
+            program.run()  # no rows: checks that there is a kernel for every call
+
+    def hold(self, memory: Memory) -> None:
+        self._held.append(memory)
+
+    def close(self) -> None:
+        self._held.clear()
+        self.weights.file.close()
+
+    # ---- a step ----
+
+    def step(self, plan: Plan) -> list[Emitted]:
+        """One Emitted for each chunk with n_out 1. EngineError: the device failed."""
+        self._copy(plan)
+        drawing = self._fill(plan)
+        self._count(plan, drawing)
+        self.program.run()
+        self._check_fault(self.program)
+        return self._emitted(drawing)
+
+    def forward_all(self, chunk: Chunk) -> npt.NDArray[np.float32]:
+        """Logits [n, n_vocab] of all rows of a chunk, at most n_seqs, without drawing."""
+        n = len(chunk.tokens)
+        self._fill(Plan((chunk,), (), n, n))
+        self.arrays.out_index[:n] = np.arange(n)
+        self.forward.run()
+        self._check_fault(self.forward)
+        logits: npt.NDArray[np.float32] = self.arrays.logits[:n].copy()
+        return logits
+
+    def _copy(self, plan: Plan) -> None:
+        for copies, a, program in zip(plan.copies, self.arrays.groups, self.copy_programs, strict=True):
+            for begin in range(0, len(copies), MAX_COPIES):
+                some = copies[begin : begin + MAX_COPIES]
+                a.copies[: len(some)] = some
+                a.n_copies[0] = len(some)
+                program.run()
+
+    def _fill(self, plan: Plan) -> list[Chunk]:
+        """Writes the inputs; gives the chunks that draw a token, in order."""
+        a = self.arrays
+        begin = 0
+        drawing: list[Chunk] = []
+        for chunk in plan.chunks:
+            s, n = chunk.sequence, len(chunk.tokens)
+            end = begin + n
+            a.tokens[begin:end] = chunk.tokens
+            a.positions[begin:end] = a.count_up[chunk.position : chunk.position + n]
+            a.row_seq[begin:end] = s.slot
+            for g, table, slots in zip(a.groups, s.tables, chunk.slots, strict=True):
+                g.slots[begin:end] = slots
+                g.page_table[s.slot, : len(table)] = table
+            if chunk.fresh:
+                self._start(s)
+            if chunk.n_out:
+                a.out_index[len(drawing)] = end - 1
+                drawing.append(chunk)
+            begin = end
+        a.row_cell[:begin] = a.positions[:begin]
+        a.n_rows[0], a.n_out[0] = plan.n_rows, plan.n_out
+        n_bias = 0
+        for m, chunk in enumerate(drawing):
+            n_bias = self._fill_row(m, chunk.sequence, n_bias)
+        return drawing
+
+    def _start(self, s: Sequence) -> None:
+        stop = s.stop_ids
+        self.arrays.row_state[s.slot] = (len(s.tokens), s.n_left, 0, len(stop), 0, 0)
+        self.arrays.stop_ids[s.slot, : len(stop)] = stop
+
+    def _fill_row(self, m: int, s: Sequence, n_bias: int) -> int:
+        """Row m draws the next token of s; gives the biases written so far."""
+        a, p = self.arrays, s.sampling
+        end = n_bias + len(p.logit_bias)
+        if p.logit_bias:
+            a.bias_ids[n_bias:end] = list(p.logit_bias)
+            a.bias_values[n_bias:end] = list(p.logit_bias.values())
+        slot = s.slot if penalised(s) else -1
+        a.sample_rows[m] = (
+            p.seed, len(s.tokens), s.choice, slot, -1, s.tokens[-1], n_bias, end, -1,
+            p.temperature, p.top_k, p.typical_p, p.top_p, p.min_p,
+            p.repetition_penalty, p.frequency_penalty, p.presence_penalty, max(p.n_logprobs, 0), 0,
+        )  # fmt: skip
+        a.state_slots[m] = s.slot
+        return end
+
+    def _count(self, plan: Plan, drawing: list[Chunk]) -> None:
+        """Brings the counts of penalised sequences up to date before they are drawn from."""
+        entries: list[tuple[int, int, int]] = []
+        for chunk in plan.chunks:
+            s = chunk.sequence
+            if not penalised(s):
+                continue
+            if chunk.fresh:
+                entries.append((s.slot, -1, 0))
+                entries += [(s.slot, token, 0) for token in s.tokens[: s.n_prompt]]
+                entries += [(s.slot, token, 1) for token in s.tokens[s.n_prompt :]]
+            elif chunk.n_out and s.n_generated:
+                entries.append((s.slot, s.tokens[-1], 1))
+        a = self.arrays
+        for begin in range(0, len(entries), MAX_COUNTS):
+            some = np.array(entries[begin : begin + MAX_COUNTS], np.int32)
+            a.count_slots[: len(some)], a.count_tokens[: len(some)], a.count_amount[: len(some)] = some.T
+            a.n_count[0] = len(some)
+            self.count_program.run()
+
+    def _emitted(self, drawing: list[Chunk]) -> list[Emitted]:
+        a = self.arrays
+        tokens = a.emitted[: len(drawing)].tolist()
+        emitted = []
+        for m, (token, chunk) in enumerate(zip(tokens, drawing, strict=True)):
+            s = chunk.sequence
+            finish = int(a.finish[s.slot])
+            n_top = s.sampling.n_logprobs
+            if n_top < 0:
+                emitted.append(Emitted(token, finish))
+                continue
+            top = zip(a.top_ids[m, :n_top].tolist(), a.top_logprobs[m, :n_top].tolist(), strict=True)
+            emitted.append(Emitted(token, finish, float(a.logprob[m]), tuple(t for t in top if t[0] >= 0)))
+        return emitted
+
+    @staticmethod
+    def _check_fault(program: Program) -> None:
+        fault = program.take_fault()
+        if fault:
+            raise EngineError("engine_failed", f"the device reported a fault: {fault.name.lower()}")
+
+
+def penalised(s: Sequence) -> bool:
+    p = s.sampling
+    return p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
+
+
+class _GroupArrays:
+    def __init__(self, device: Cpu, g: GroupInputs) -> None:
+        self.page_table = device.view(g.page_table)
+        self.slots = device.view(g.slots)
+        self.copies = device.view(g.copies)
+        self.n_copies = device.view(g.copies_rows.counter)
+
+
+class _Arrays:
+    """The inputs and outputs as arrays, rows first."""
+
+    def __init__(self, runner: Runner) -> None:
+        device, i = runner.device, runner.inputs
+        view = device.view
+        self.n_rows, self.n_out, self.n_count = (view(r.counter) for r in (i.rows, i.out_rows, i.count_rows))
+        self.tokens, self.positions, self.row_seq = view(i.tokens), view(i.positions), view(i.row_seq)
+        self.row_cell, self.out_index = view(i.row_cell), view(i.out_index)
+        self.groups = [_GroupArrays(device, g) for g in runner.group_inputs]
+        self.sample_rows = view(i.sample_rows).view(SAMPLE_ROW)
+        self.bias_ids, self.bias_values = view(i.bias_ids), view(i.bias_values)
+        self.state_slots, self.stop_ids = view(i.state_slots), view(i.stop_ids)
+        self.row_state = view(i.row_state).view(ROW_STATE)
+        self.finish = self.row_state["finish"]
+        self.count_slots, self.count_tokens = view(i.count_slots), view(i.count_tokens)
+        self.count_amount = view(i.count_amount)
+        self.logits, self.emitted = view(runner.logits), view(runner.emitted)
+        self.logprob = view(runner.drawn.logprob)
+        self.top_ids, self.top_logprobs = view(runner.drawn.top_ids), view(runner.drawn.top_logprobs)
+        self.count_up = np.arange(runner.n_ctx + runner.n_batch, dtype=np.int32)

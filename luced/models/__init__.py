@@ -1,0 +1,34 @@
+"""The architectures that luced runs: one row here and one flat file beside it.
+
+`load` imports the file of an architecture, which has `spec(metadata, weights) -> Spec` and
+`build(tape, spec, weights, batch) -> logits`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """`name` is GGUF's general.architecture and the name of the module here; `models` are some that people run."""
+
+    name: str
+    models: str
+
+
+ARCHITECTURES = {
+    a.name: a
+    for a in (
+        Architecture("llama", "Llama 2 and 3, SmolLM2, TinyLlama"),
+        Architecture("qwen3", "Qwen3 dense, 0.6B to 32B"),
+        Architecture("gemma3", "Gemma 3 text, 270M to 27B"),
+    )
+}
+
+
+def load(name: str) -> Any:
+    """The module of an architecture of this table."""
+    return import_module(f"{__name__}.{ARCHITECTURES[name].name}")

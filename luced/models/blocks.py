@@ -1,0 +1,44 @@
+"""What the architectures share, as functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from luced.device.values import Value
+from luced.models.spec import Rope, Spec
+from luced.models.weights import Block, Weights
+from luced.ops import Cache, Weight, glu, matmul, rms_norm, rope_angles, rows_of, softcap
+from luced.tape import Tape, constant
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A step's inputs: tokens and positions [n], the rows [m] whose logits are wanted, a cache for each layer."""
+
+    tokens: Value
+    positions: Value
+    out_index: Value
+    caches: tuple[Cache, ...]
+
+
+def linear(t: Tape, block: Block, name: str, x: Value, add: Value | None = None) -> Value:
+    """name.weight times x, plus name.bias where the file has one, plus add."""
+    return matmul(t, block[f"{name}.weight"], x, block.get(f"{name}.bias"), add)
+
+
+def gated(t: Tape, block: Block, x: Value, activation: int) -> Value:
+    """activation(gate x) * up x."""
+    return glu(t, linear(t, block, "ffn_gate", x), linear(t, block, "ffn_up", x), activation)
+
+
+def angles(t: Tape, b: Batch, rope: Rope, name: str, divisors: list[float] | None = None) -> Value:
+    return rope_angles(t, b.positions, constant(name, rope.frequencies(divisors)), rope.magnitude)
+
+
+def head(t: Tape, s: Spec, w: Weights, b: Batch, x: Value) -> Value:
+    """Logits [V, m] of the wanted rows; without an output matrix the embedding table serves."""
+    x = rows_of(t, x, b.out_index)
+    x = rms_norm(t, x, w["output_norm.weight"], s.eps)
+    output: Weight = w.get("output.weight") or w["token_embd.weight"]
+    x = matmul(t, output, x, w.get("output.bias"))
+    return softcap(t, x, s.final_softcap) if s.final_softcap else x

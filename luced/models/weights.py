@@ -1,0 +1,69 @@
+"""The tensors of a model file as weights of a tape; which of them were used, and in what form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from luced.device.values import Storage, Value, strides
+from luced.gguf.header import TensorInfo
+from luced.gguf.metadata import bad_file
+from luced.gguf.reader import File
+from luced.ops import Weight
+
+
+class Weights:
+    """Weights by GGUF name. `packed_bytes` is the device's: bytes of a weight in its own form, 0: as in the file."""
+
+    def __init__(self, file: File, packed_bytes: Callable[[Value], int]) -> None:
+        self.file = file
+        self._packed_bytes = packed_bytes
+        self._made: dict[str, Weight] = {}
+
+    def __getitem__(self, name: str) -> Weight:
+        """ModelError: the file has no such tensor."""
+        if name not in self._made:
+            if name not in self.file.tensors:
+                raise bad_file(self.file.path, "is missing", tensor=name)
+            self._made[name] = self._make(self.file.tensors[name])
+        return self._made[name]
+
+    def get(self, name: str) -> Weight | None:
+        return self[name] if name in self.file.tensors else None
+
+    def block(self, i: int) -> Block:
+        return Block(self, f"blk.{i}.")
+
+    def floats(self, name: str) -> list[float] | None:
+        """The values of a small F32 tensor, None where it is missing."""
+        weight = self.get(name)
+        if weight is None:
+            return None
+        if weight.rows.type != "F32":
+            raise bad_file(self.file.path, f"must be F32, not {weight.rows.type}", tensor=name)
+        return list(weight.rows.storage.data.cast("f"))
+
+    def unused(self) -> list[str]:
+        return [name for name in self.file.tensors if name not in self._made]
+
+    def _make(self, info: TensorInfo) -> Weight:
+        storage = Storage(info.name, "weight", info.n_bytes, self.file.view(info))
+        rows = Value(info.name, storage, info.type, info.dims, strides(info.type, info.dims))
+        n_bytes = self._packed_bytes(rows) if len(info.dims) == 2 else 0
+        if not n_bytes:
+            return Weight(rows, rows)
+        packed = Storage(info.name, "weight", n_bytes, packs=rows)
+        return Weight(rows, Value(info.name, packed, info.type, info.dims, rows.nb, packed=True))
+
+
+class Block:
+    """The weights of one layer, by their name within it."""
+
+    def __init__(self, weights: Weights, prefix: str) -> None:
+        self._weights = weights
+        self._prefix = prefix
+
+    def __getitem__(self, name: str) -> Weight:
+        return self._weights[self._prefix + name]
+
+    def get(self, name: str) -> Weight | None:
+        return self._weights.get(self._prefix + name)
