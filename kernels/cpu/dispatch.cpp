@@ -61,7 +61,8 @@ struct Run {
 void walk(void *data, int index) {
   const Run &run = *static_cast<Run *>(data);
   luce_context &context = *run.context;
-  const luce::Worker worker = {index, context.threads.count(), &context.scratch[index], &context.fault};
+  const luce::Worker worker = {index, context.threads.count(), &context.scratch[index], &context.fault,
+                               &context.threads};
   for (int32_t i = 0; i < run.n_calls; ++i) {
     if (i > 0) context.threads.barrier();
     kernel_of(context, run.calls[i].op)->run(run.calls[i].args, worker);

@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "luce.h"
+#include "threads.h"
 
 namespace luce {
 
@@ -41,7 +42,10 @@ struct Worker {
   int count;
   void *scratch;  // kScratchBytes of this thread's own, 64-byte aligned; its contents do not outlive the op
   std::atomic<uint32_t> *fault_word;
+  Threads *threads;
 
+  // Returns when every thread of the op is here: for ops that add up what several threads made.
+  void barrier() const { threads->barrier(); }
   // Sets the context's fault word; the first fault is kept.
   void fault(luce_fault_code code) const {
     uint32_t none = LUCE_FAULT_NONE;

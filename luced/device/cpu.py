@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from luced.device import abi
-from luced.device.library import Context, tensor
+from luced.device.library import Calls, Context
 from luced.device.values import Call, Storage, Value, aligned
 
 Array = npt.NDArray[Any]
 DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4"}
-LIBRARY = Path(__file__).with_name("libluce_cpu.so")
 
 
 class Cpu:
@@ -25,8 +24,10 @@ class Cpu:
     name = "cpu"
 
     def __init__(self, isa: str = "auto", n_threads: int = 0) -> None:
-        self.context = Context(LIBRARY, isa=isa, n_threads=n_threads)
-        self.device_name, self.isa, self.n_threads = self.context.info()
+        """ModelError: no kernels, or no such instruction set here."""
+        self.context = Context(abi.Isa[isa.upper()], n_threads)
+        info = self.context.info()
+        self.device_name, self.isa, self.n_threads = info.name.decode(), abi.Isa(info.isa).name.lower(), info.n_threads
 
     def free_bytes(self) -> int:
         """Memory that can still be had, by the kernel's own estimate and this process's control group."""
@@ -94,31 +95,20 @@ class Program:
 
     def __init__(self, device: Cpu, calls: list[Call]) -> None:
         self._context = device.context
-        self._args = [_arguments(call) for call in calls]
-        self.n_calls = len(calls)
+        ops = [(abi.Op(abi.OPS.index(call.op)), _arguments(call)) for call in calls]
         needs = [
-            self._context.workspace_bytes(call.op, args) if "workspace" in call.args else 0
-            for call, args in zip(calls, self._args, strict=True)
+            self._context.workspace_bytes(op, args) if "workspace" in call.args else 0
+            for call, (op, args) in zip(calls, ops, strict=True)
         ]
         self._workspace = Memory(max(needs, default=0))
-        for args, need in zip(self._args, needs, strict=True):
+        for (_, args), need in zip(ops, needs, strict=True):
             if need:
-                args.workspace = tensor(self._workspace.pointer, "U8", (need,), (1,))
-        self._calls = (abi.Call * max(1, len(calls)))()
-        for i, (call, args) in enumerate(zip(calls, self._args, strict=True)):
-            self._calls[i] = abi.Call(abi.OPS.index(call.op), ctypes.addressof(args))
-
-    @property
-    def workspace_bytes(self) -> int:
-        return self._workspace.n_bytes
+                args.workspace = _describe(self._workspace.pointer, "U8", (need,), (1,))
+        self._calls = Calls(ops)
 
     def run(self) -> None:
-        """ModelError: a kernel does not support what it was given. EngineError: a fault."""
-        self._context.run(self._calls, self.n_calls)
-
-    def run_call(self, i: int) -> None:
-        """Call i alone: to look at values between calls."""
-        self._context.run(self._calls[i], 1)
+        """ModelError: a kernel does not support what it was given. EngineError: the device failed."""
+        self._context.run(self._calls)
 
     def take_fault(self) -> abi.FaultCode:
         return self._context.take_fault()
@@ -129,7 +119,17 @@ def _tensor(value: Value) -> abi.Tensor:
     pointer = s.pointer
     if not pointer and s.data is not None:
         pointer = np.frombuffer(s.data, np.uint8).__array_interface__["data"][0]
-    return tensor(pointer + value.offset, value.type, value.ne, value.nb, value.packed)
+    return _describe(pointer + value.offset, value.type, value.ne, value.nb, value.packed)
+
+
+def _describe(data: int, dtype: str, ne: tuple[int, ...], nb: tuple[int, ...], packed: bool = False) -> abi.Tensor:
+    """luce_tensor: missing dimensions have one element."""
+    t = abi.Tensor()
+    t.data, t.type, t.layout = data, abi.Type[dtype], abi.Layout.PACKED if packed else abi.Layout.ROWS
+    n_missing = 4 - len(ne)
+    t.ne[:] = [*ne, *[1] * n_missing]
+    t.nb[:] = [*nb, *[nb[-1] * ne[-1]] * n_missing]
+    return t
 
 
 def _arguments(call: Call) -> ctypes.Structure:

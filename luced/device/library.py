@@ -1,99 +1,126 @@
-"""A kernel library, opened: every status it returns becomes a typed error with its message."""
+"""A kernel library, opened: one context on one device. The only caller of the functions of luce.h.
+
+Data in memory is named by address: whoever owns it keeps it alive for as long as calls point at it.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from luced.device import abi
 from luced.errors import EngineError, ModelError
 
-# Who must act on a status: a file of a kind we lack kernels for, a machine without the device, or us.
-_ERRORS: dict[int, tuple[type[EngineError] | type[ModelError], str]] = {
-    abi.Status.UNSUPPORTED: (ModelError, "unsupported_model"),
-    abi.Status.BAD_ARGUMENT: (EngineError, "internal"),
-    abi.Status.NO_MEMORY: (ModelError, "no_memory"),
-    abi.Status.NO_DEVICE: (ModelError, "no_device"),
-    abi.Status.FAULT: (EngineError, "engine_failed"),
-}
+CPU_LIBRARY = Path(__file__).with_name("libluce_cpu.so")
+
+
+class Calls:
+    """Ops in the order they run, as luce_run() takes them; holds their arguments alive."""
+
+    def __init__(self, ops: Iterable[tuple[abi.Op, ctypes.Structure]]) -> None:
+        self.args = list(ops)
+        self.array = (abi.Call * len(self.args))()
+        for call, (op, args) in zip(self.array, self.args, strict=True):
+            call.op, call.args = op, ctypes.addressof(args)
+
+    def __len__(self) -> int:
+        return len(self.args)
 
 
 class Context:
-    """One device of a kernel library (luce_context), used by one thread at a time."""
+    """One device as a kernel library sees it, with its threads. Used by one thread at a time."""
 
-    def __init__(self, path: Path, *, device: int = 0, isa: str = "auto", n_threads: int = 0) -> None:
-        """ModelError: no library at `path`, or no such device or instruction set here."""
-        try:
-            self.library = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise ModelError("no_device", f"cannot open the kernels: {error}", "build them: `make`") from error
-        self._pointer = ctypes.c_void_p()
-        abi.declare(self.library)
-        version = self.library.luce_abi_version()
-        if version != abi.LUCE_ABI_VERSION:
-            why = f"{path} has kernel contract {version}, luced needs {abi.LUCE_ABI_VERSION}"
-            raise ModelError("no_device", why, "rebuild the kernels: `make`")
-        args = abi.OpenArgs(device, abi.Isa[isa.upper()], n_threads)
-        self._check(self.library.luce_open(ctypes.byref(args), ctypes.byref(self._pointer)))
-
-    def info(self) -> tuple[str, str, int]:
-        """(name of the device, instruction set, threads)."""
-        out = abi.Info()
-        self._check(self.library.luce_get_info(self._pointer, ctypes.byref(out)))
-        return out.name.decode(), abi.Isa(out.isa).name.lower(), out.n_threads
-
-    def packed_bytes(self, weight: abi.Tensor) -> int:
-        out = ctypes.c_int64()
-        self._check(self.library.luce_packed_bytes(self._pointer, ctypes.byref(weight), ctypes.byref(out)))
-        return out.value
-
-    def pack(self, weight: abi.Tensor, packed: int, row_begin: int, row_end: int) -> None:
-        """Rows [row_begin, row_end) of a weight into the memory at `packed`."""
-        self._check(self.library.luce_pack(self._pointer, ctypes.byref(weight), packed, row_begin, row_end))
-
-    def workspace_bytes(self, op: str, args: ctypes.Structure) -> int:
-        out = ctypes.c_int64()
-        index = abi.OPS.index(op)
-        self._check(self.library.luce_workspace_bytes(self._pointer, index, ctypes.byref(args), ctypes.byref(out)))
-        return out.value
-
-    def run(self, calls: ctypes.Array[Any] | ctypes.Structure, n_calls: int) -> None:
-        """Runs an array of abi.Call."""
-        status = self.library.luce_run(self._pointer, ctypes.cast(calls, ctypes.POINTER(abi.Call)), n_calls)
-        if status:
-            self._check(status)
-
-    def take_fault(self) -> abi.FaultCode:
-        """What went wrong while calls ran, and forgets it."""
-        return abi.FaultCode(self.library.luce_take_fault(self._pointer))
+    def __init__(
+        self, isa: abi.Isa = abi.Isa.AUTO, n_threads: int = 0, device: int = 0, path: Path = CPU_LIBRARY
+    ) -> None:
+        """n_threads 0: one for each core. ModelError: no such library, device or instruction set."""
+        self._handle = ctypes.c_void_p()
+        self._library = _load(path)
+        args = abi.OpenArgs(device, isa, n_threads)
+        self._check(self._library.luce_open(args, self._handle))
 
     def close(self) -> None:
-        if self._pointer:
-            self.library.luce_close(self._pointer)
-            self._pointer = ctypes.c_void_p()
+        if self._handle:
+            self._library.luce_close(self._handle)
+            self._handle = ctypes.c_void_p()
 
     def __enter__(self) -> Context:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
 
+    def info(self) -> abi.Info:
+        """Instruction set, number of threads and name of the device."""
+        info = abi.Info()
+        self._check(self._library.luce_get_info(self._handle, info))
+        return info
+
+    def run(self, calls: Calls) -> None:
+        """Runs the ops in order. What goes wrong inside them is in take_fault()."""
+        self._check(self._library.luce_run(self._handle, calls.array, len(calls)))
+
+    def take_fault(self) -> abi.FaultCode:
+        """The first fault since it was last taken, and clears it."""
+        return abi.FaultCode(self._library.luce_take_fault(self._handle))
+
+    def workspace_bytes(self, op: abi.Op, args: ctypes.Structure) -> int:
+        n_bytes = ctypes.c_int64()
+        self._check(self._library.luce_workspace_bytes(self._handle, op, ctypes.byref(args), n_bytes))
+        return n_bytes.value
+
+    def packed_bytes(self, weight: abi.Tensor) -> int:
+        """Bytes of a weight packed for this context; 0: it is read best as it is."""
+        n_bytes = ctypes.c_int64()
+        self._check(self._library.luce_packed_bytes(self._handle, weight, n_bytes))
+        return n_bytes.value
+
+    def pack(self, weight: abi.Tensor, packed: int, row_begin: int, row_end: int) -> None:
+        """Packs rows of `weight` to the address `packed`; row_begin is a multiple of 16."""
+        self._check(self._library.luce_pack(self._handle, weight, packed, row_begin, row_end))
+
+    def serve_mailbox(self, box: int, calls: Calls) -> None:
+        """A thread of the library runs the calls on this context at each ticket of the box at this address.
+
+        The calls stay alive until stop_mailbox().
+        """
+        self._check(self._library.luce_mailbox_serve(self._handle, box, calls.array, len(calls)))
+
+    def stop_mailbox(self, box: int) -> None:
+        self._library.luce_mailbox_stop(self._handle, box)
+
     def _check(self, status: int) -> None:
-        if status == abi.Status.OK:
-            return
-        error, name = _ERRORS[status]
-        raise error(name, (self.library.luce_error(self._pointer) or b"").decode())
+        if status != abi.Status.OK:
+            raise _error(abi.Status(status), self._library.luce_error(self._handle).decode())
 
 
-def tensor(data: int, dtype: str, ne: tuple[int, ...], nb: tuple[int, ...], packed: bool = False) -> abi.Tensor:
-    """luce_tensor: missing dimensions have one element."""
-    t = abi.Tensor()
-    t.data, t.type, t.layout = data, abi.Type[dtype], abi.Layout.PACKED if packed else abi.Layout.ROWS
-    n_missing = 4 - len(ne)
-    t.ne[:] = [*ne, *[1] * n_missing]
-    t.nb[:] = [*nb, *[nb[-1] * ne[-1]] * n_missing]
-    return t
+def _error(status: abi.Status, message: str) -> EngineError | ModelError:
+    match status:
+        case abi.Status.UNSUPPORTED:
+            return ModelError("unsupported_model", message)
+        case abi.Status.NO_MEMORY:
+            return ModelError("no_memory", message)
+        case abi.Status.NO_DEVICE:
+            return ModelError("no_device", message)
+        case abi.Status.FAULT:
+            return EngineError("engine_failed", message)
+        case _:
+            return EngineError("internal", message)
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ModelError("no_device", f"cannot load the kernels: {error}", "build them: `make`") from error
+    library.luce_abi_version.restype = ctypes.c_uint32
+    version = library.luce_abi_version()
+    if version != abi.LUCE_ABI_VERSION:
+        message = f"{path.name} has kernel contract {version}, this luced needs {abi.LUCE_ABI_VERSION}"
+        raise ModelError("no_device", message, "build the kernels again: `make`")
+    abi.declare(library)
+    return library
