@@ -1,0 +1,87 @@
+"""Byte-level BPE from a GGUF vocabulary, through the `tokenizers` library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from luced.errors import ModelError
+from luced.text.vocabulary import Vocabulary, bad_key, strings
+
+# Which texts never share a token: each expression cuts what the one before it has left whole; what does not match is
+# a piece too. \s, \p{L} ... are Unicode's. By tokenizer.ggml.pre.
+_CONTRACTIONS = r"'[sStTmMdD]|'[rR][eE]|'[vV][eE]|'[lL][lL]"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3 = _CONTRACTIONS + (r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_QWEN35 = _CONTRACTIONS + (
+    r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_DEEPSEEK3 = (
+    r"[!\x22#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PRE_TOKENIZERS: dict[str, tuple[str, ...]] = {
+    "default": (
+        r"[\p{P}\$\+<=>\^~\|]+",
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+        r"\p{N}+",
+        r"[0-9][0-9][0-9]",
+    ),
+    "gpt-2": (_GPT2,),
+    "smollm": (r"\p{N}", _GPT2),
+    "llama-bpe": (_LLAMA3,),
+    "qwen2": (_QWEN2,),
+    "qwen35": (_QWEN35,),
+    "laguna": (r"[^\n]+|\n+", _QWEN2),
+    "joyai-llm": (r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3),
+    "deepseek-v3": (r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3),
+}
+# Where a whole word that is a token is taken as it is, whatever the merges would make of it.
+IGNORE_MERGES = frozenset({"llama-bpe"})
+# Where prompts begin with BOS unless the file says otherwise.
+ADD_BOS = frozenset({"llama-bpe"})
+
+
+class Bpe:
+    """Texts to token ids by merges, over bytes that are written as printable characters."""
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
+        self._texts = vocabulary.texts
+        pre = metadata.get("tokenizer.ggml.pre")
+        if pre not in PRE_TOKENIZERS:
+            what = "names no tokenizer.ggml.pre" if pre is None else f"has the unknown tokenizer.ggml.pre {pre!r}"
+            raise ModelError("unsupported_model", f"the model {what}", known=sorted(PRE_TOKENIZERS))
+        ids = vocabulary.plain_ids()
+        pairs = (merge.partition(" ") for merge in strings(metadata, "tokenizer.ggml.merges"))
+        merges = [(left, right) for left, _, right in pairs if left + right in ids]
+        try:
+            model = models.BPE(ids, merges, ignore_merges=pre in IGNORE_MERGES)
+        except Exception as error:  # the library raises bare Exception
+            raise bad_key("tokenizer.ggml.merges", f"does not fit the tokens: {error}") from error
+        self._library = tokenizers.Tokenizer(model)
+        splits = [pre_tokenizers.Split(tokenizers.Regex(regex), "isolated") for regex in PRE_TOKENIZERS[pre]]
+        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        self._library.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a normal token."""
+        return b"".join(_BYTES.get(char) or char.encode() for char in self._texts[token])
+
+
+def _byte_alphabet() -> dict[str, bytes]:
+    """The character that stands for each byte: itself where it is printable in Latin-1, else one from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (byte for byte in range(256) if byte not in printable)
+    alphabet = {chr(byte): bytes([byte]) for byte in printable}
+    return alphabet | {chr(0x100 + i): bytes([byte]) for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()
