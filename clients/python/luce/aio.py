@@ -1,0 +1,256 @@
+"""The client for trio.
+
+    async with AsyncClient() as client:
+        async for piece in client.chat("Why is the sky blue?"):
+            print(piece, end="", flush=True)
+
+Any number of tasks may use one client at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import trio
+
+from . import calls
+from .calls import Ask, Call, Calls, Messages, Sampling, StreamEvent
+from .errors import LuceError
+from .paths import find_socket
+from .results import Answer, Hello, Model, Prompt, Status, Text, Tokens
+
+T = TypeVar("T")
+RECEIVE_BYTES = 1 << 16
+CANCEL_S = 1.0  # for sending a cancel while being cancelled
+
+
+class AsyncClient:
+    """A connection to the daemon, open within `async with`. Errors as in luce.Client; for time limits use trio's."""
+
+    hello: Hello
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, tenant: str = "") -> None:
+        self.path = find_socket() if path is None else Path(path)
+        self._tenant = tenant
+        self._calls = Calls()
+        self._socket = trio.socket.socket(trio.socket.AF_UNIX)
+        self._sending = trio.Lock()
+        self._is_receiving = False
+        self._received = trio.Event()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._socket.connect(os.fspath(self.path))
+        except OSError as error:
+            self._socket.close()
+            raise calls.cannot_connect(self.path, error) from None
+        try:
+            self.hello = await self._ask(calls.hello(self._tenant))
+        except BaseException:
+            self.close()
+            raise
+        self._calls.frame_bytes = self.hello.limits.frame_bytes
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def chat(
+        self, messages: Messages, *, model: str = "", system: str | None = None, **sampling: Unpack[Sampling]
+    ) -> AsyncStream:
+        """The model's answer to a conversation; a string is a question of the user."""
+        return AsyncStream(self, calls.chat(messages, model, system, sampling))
+
+    def complete(self, prompt: str | Sequence[int], *, model: str = "", **sampling: Unpack[Sampling]) -> AsyncStream:
+        """What follows a text or token ids."""
+        return AsyncStream(self, calls.complete(prompt, model, sampling))
+
+    async def tokenize(
+        self, text: str, *, model: str = "", special: bool = False, bos: bool = False, pieces: bool = False
+    ) -> Tokens:
+        return await self._ask(calls.tokenize(text, model, special=special, bos=bos, pieces=pieces))
+
+    async def detokenize(self, tokens: Sequence[int], *, model: str = "", special: bool = True) -> str:
+        return await self._ask(calls.detokenize(tokens, model, special=special))
+
+    async def template(self, messages: Messages, *, model: str = "", system: str | None = None) -> Prompt:
+        return await self._ask(calls.template(messages, model, system))
+
+    async def models(self) -> tuple[Model, ...]:
+        return await self._ask(calls.models())
+
+    async def status(self) -> Status:
+        return await self._ask(calls.status())
+
+    async def cancel(self, request_id: int) -> bool:
+        """End a request of this connection. False: it had ended already."""
+        return await self._ask(calls.cancel(request_id))
+
+    async def api(self) -> dict[str, Any]:
+        """The daemon's protocol as data."""
+        return await self._ask(calls.api())
+
+    def close(self) -> None:
+        """Close the connection; the daemon cancels what is still open on it."""
+        self._calls.lose(LuceError("connection_lost", "the client closed the connection"))
+        self._socket.close()
+
+    async def _ask(self, ask: Ask[T]) -> T:
+        call = await self._start(ask)
+        try:
+            while not call.has_ended:
+                await self._receive()
+        finally:
+            await self._cancel(call)
+        return call.outcome()
+
+    async def _start(self, ask: Ask[T]) -> Call[T]:
+        async with self._sending:
+            call, data = self._calls.start(ask)
+            try:
+                await self._send(data)
+            except BaseException:
+                self._calls.cancel(call)
+                raise
+        return call
+
+    async def _cancel(self, call: Call[Any]) -> None:
+        if not call.has_ended:
+            with trio.CancelScope(deadline=trio.current_time() + CANCEL_S, shield=True):
+                async with self._sending:
+                    await self._send(self._calls.cancel(call))
+
+    async def _next(self, call: Call[Any]) -> StreamEvent | None:
+        """The call's next event, None after its last."""
+        await trio.lowlevel.checkpoint()
+        while not call.events and not call.has_ended:
+            await self._receive()
+        if call.events:
+            return call.events.popleft()
+        call.outcome()
+        return None
+
+    async def _send(self, data: bytes) -> None:
+        n_sent = 0
+        try:
+            while n_sent < len(data):
+                n_sent += await self._socket.send(data[n_sent:])
+        except (OSError, trio.ClosedResourceError) as error:
+            self._calls.lose(LuceError("connection_lost", "the daemon is gone"))
+            raise LuceError("connection_lost", "the daemon is gone") from error
+        except BaseException:
+            if n_sent:  # half a frame has gone: nothing can follow it
+                self.close()
+            raise
+
+    async def _receive(self) -> None:
+        """Wait until something has come. One task reads for all; when it leaves, another takes its place."""
+        if self._is_receiving:
+            await self._received.wait()
+            return
+        self._is_receiving = True
+        try:
+            try:
+                data = await self._socket.recv(RECEIVE_BYTES)
+            except (OSError, trio.ClosedResourceError):
+                data = b""
+            self._calls.feed(data)
+        finally:
+            self._is_receiving = False
+            self._received.set()
+            self._received = trio.Event()
+
+
+class AsyncStream:
+    """An answer as it grows; the request is sent when it is first read.
+
+    A loop that is cancelled cancels the request. To leave the loop before its end, use `async with` around it.
+    """
+
+    def __init__(self, client: AsyncClient, ask: Ask[Answer]) -> None:
+        self._client = client
+        self._ask = ask
+        self._call: Call[Answer] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._started()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    @property
+    def id(self) -> int:
+        """Of the request, for `cancel`. RuntimeError: it has not been sent."""
+        if self._call is None:
+            raise RuntimeError("the request has not been sent")
+        return self._call.id
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        """The text of the first choice, in pieces."""
+        return _Pieces(self)
+
+    def events(self) -> AsyncIterator[StreamEvent]:
+        """Text of all choices, and progress."""
+        return _Events(self)
+
+    async def read(self) -> Answer:
+        """The answer, waiting for the end."""
+        async for _ in self.events():
+            pass
+        return self.answer
+
+    @property
+    def answer(self) -> Answer:
+        """The answer. RuntimeError: the stream has not been read to its end."""
+        if self._call is None or not self._call.has_ended or self._call.events:
+            raise RuntimeError("the stream has not been read to its end")
+        return self._call.outcome()
+
+    async def aclose(self) -> None:
+        if self._call is not None:
+            await self._client._cancel(self._call)
+
+    async def _started(self) -> Call[Answer]:
+        if self._call is None:
+            self._call = await self._client._start(self._ask)
+        return self._call
+
+    async def _next(self) -> StreamEvent | None:
+        try:
+            return await self._client._next(await self._started())
+        except BaseException:
+            await self.aclose()
+            raise
+
+
+# Plain iterators, since trio warns of async generators that a `break` leaves unfinished.
+
+
+class _Events(AsyncIterator[StreamEvent]):
+    def __init__(self, stream: AsyncStream) -> None:
+        self._stream = stream
+
+    async def __anext__(self) -> StreamEvent:
+        if (event := await self._stream._next()) is None:
+            raise StopAsyncIteration
+        return event
+
+
+class _Pieces(AsyncIterator[str]):
+    def __init__(self, stream: AsyncStream) -> None:
+        self._stream = stream
+
+    async def __anext__(self) -> str:
+        while (event := await self._stream._next()) is not None:
+            if isinstance(event, Text) and event.choice == 0 and event.text:
+                return event.text
+        raise StopAsyncIteration

@@ -1,0 +1,203 @@
+"""The blocking client.
+
+    with Client() as client:
+        for piece in client.chat("Why is the sky blue?"):
+            print(piece, end="", flush=True)
+
+One connection may have several streams open; what comes for the others is kept while one is read. For one thread.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from . import calls
+from .calls import Ask, Call, Calls, Messages, Sampling, StreamEvent
+from .errors import LuceError
+from .paths import find_socket
+from .results import Answer, Model, Prompt, Status, Text, Tokens
+
+T = TypeVar("T")
+RECEIVE_BYTES = 1 << 16
+
+
+class Client:
+    """A connection to the daemon. `timeout`: longest silence in seconds that is borne while waiting.
+
+    LuceError: not_running, not_permitted, unsupported_level; and for every method, what the daemon says.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, tenant: str = "", timeout: float | None = None
+    ) -> None:
+        self.path = find_socket() if path is None else Path(path)
+        self._timeout = timeout
+        self._calls = Calls()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(os.fspath(self.path))
+        except OSError as error:
+            self._socket.close()
+            raise calls.cannot_connect(self.path, error) from None
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        try:
+            self.hello = self._ask(calls.hello(tenant))
+        except BaseException:
+            self._socket.close()
+            raise
+        self._calls.frame_bytes = self.hello.limits.frame_bytes
+
+    def chat(
+        self, messages: Messages, *, model: str = "", system: str | None = None, **sampling: Unpack[Sampling]
+    ) -> Stream:
+        """The model's answer to a conversation; a string is a question of the user."""
+        return Stream(self, self._start(calls.chat(messages, model, system, sampling)))
+
+    def complete(self, prompt: str | Sequence[int], *, model: str = "", **sampling: Unpack[Sampling]) -> Stream:
+        """What follows a text or token ids."""
+        return Stream(self, self._start(calls.complete(prompt, model, sampling)))
+
+    def tokenize(
+        self, text: str, *, model: str = "", special: bool = False, bos: bool = False, pieces: bool = False
+    ) -> Tokens:
+        return self._ask(calls.tokenize(text, model, special=special, bos=bos, pieces=pieces))
+
+    def detokenize(self, tokens: Sequence[int], *, model: str = "", special: bool = True) -> str:
+        return self._ask(calls.detokenize(tokens, model, special=special))
+
+    def template(self, messages: Messages, *, model: str = "", system: str | None = None) -> Prompt:
+        return self._ask(calls.template(messages, model, system))
+
+    def models(self) -> tuple[Model, ...]:
+        return self._ask(calls.models())
+
+    def status(self) -> Status:
+        return self._ask(calls.status())
+
+    def cancel(self, request_id: int) -> bool:
+        """End a request of this connection. False: it had ended already."""
+        return self._ask(calls.cancel(request_id))
+
+    def api(self) -> dict[str, Any]:
+        """The daemon's protocol as data."""
+        return self._ask(calls.api())
+
+    def close(self) -> None:
+        """Close the connection; the daemon cancels what is still open on it."""
+        self._socket.close()
+        self._calls.lose(LuceError("connection_lost", "the client closed the connection"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _ask(self, ask: Ask[T]) -> T:
+        call = self._start(ask)
+        try:
+            while not call.has_ended:
+                self._receive()
+        finally:
+            self._cancel(call)
+        return call.outcome()
+
+    def _start(self, ask: Ask[T]) -> Call[T]:
+        call, data = self._calls.start(ask)
+        self._send(data)
+        return call
+
+    def _cancel(self, call: Call[Any]) -> None:
+        if data := self._calls.cancel(call):
+            self._send(data)
+
+    def _next(self, call: Call[Any]) -> StreamEvent | None:
+        """The call's next event, None after its last."""
+        while not call.events and not call.has_ended:
+            self._receive()
+        if call.events:
+            return call.events.popleft()
+        call.outcome()
+        return None
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            self.close()
+            raise LuceError("connection_lost", f"the daemon is gone: {error.strerror}") from None
+        except BaseException:  # part of a frame may have gone: nothing can follow it
+            self.close()
+            raise
+
+    def _receive(self) -> None:
+        # The wait is apart, so that an interrupt of it (Ctrl-C) loses no bytes.
+        if not self._poll.poll(None if self._timeout is None else self._timeout * 1000):
+            raise LuceError("deadline", f"nothing came from the daemon for {self._timeout} s")
+        try:
+            try:
+                data = self._socket.recv(RECEIVE_BYTES)
+            except ConnectionError:
+                data = b""
+            self._calls.feed(data)
+        except BaseException:
+            self.close()
+            raise
+
+
+class Stream:
+    """An answer as it grows. Leaving the loop, the `with` block or calling close() cancels what is left of it."""
+
+    def __init__(self, client: Client, call: Call[Answer]) -> None:
+        self._client = client
+        self._call = call
+
+    @property
+    def id(self) -> int:
+        """Of the request, for `cancel`."""
+        return self._call.id
+
+    def __iter__(self) -> Iterator[str]:
+        """The text of the first choice, in pieces."""
+        with closing(self.events()) as events:
+            for event in events:
+                if isinstance(event, Text) and event.choice == 0 and event.text:
+                    yield event.text
+
+    def events(self) -> Generator[StreamEvent, None, None]:
+        """Text of all choices, and progress."""
+        try:
+            while (event := self._client._next(self._call)) is not None:
+                yield event
+        finally:
+            self.close()
+
+    def read(self) -> Answer:
+        """The answer, waiting for the end."""
+        for _ in self.events():
+            pass
+        return self._call.outcome()
+
+    @property
+    def answer(self) -> Answer:
+        """The answer. RuntimeError: the stream has not been read to its end."""
+        if not self._call.has_ended or self._call.events:
+            raise RuntimeError("the stream has not been read to its end")
+        return self._call.outcome()
+
+    def close(self) -> None:
+        self._client._cancel(self._call)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
