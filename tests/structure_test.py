@@ -48,7 +48,7 @@ PARTS = {
     "luced.errors": Part("luce"),
     "luced": Part(),
     "luce.aio": Part("luce", "trio"),
-    "luce": Part("", "msgpack"),
+    "luce": Part("luce.aio", "msgpack"),  # for luce.AsyncClient, when that is asked for
 }
 # Standard modules that are somebody's own.
 RESERVED = {"ctypes", "asyncio"}
