@@ -1,0 +1,88 @@
+// cells.h: the cells of a paged cache: where they are and what their bytes mean.
+#pragma once
+
+#include "kernel.h"
+#include "simd.h"
+
+namespace luce::LUCE_ISA {
+
+constexpr int64_t kQ8Bytes = 34;  // Q8_0: F16 d, int8 q[32]
+
+inline bool is_cache_type(const luce_tensor &pages) {
+  if (pages.layout != LUCE_ROWS) return false;
+  switch (pages.type) {
+    case LUCE_F32:
+      return pages.nb[0] == 4;
+    case LUCE_F16:
+    case LUCE_BF16:
+      return pages.nb[0] == 2;
+    case LUCE_Q8_0:
+      return pages.nb[0] == kQ8Bytes && pages.ne[0] % 32 == 0;
+    default:
+      return false;
+  }
+}
+
+inline int64_t cell_bytes(const luce_tensor &pages) {
+  return pages.type == LUCE_Q8_0 ? pages.ne[0] / 32 * kQ8Bytes : pages.ne[0] * pages.nb[0];
+}
+
+inline char *cell(const luce_tensor &pages, int64_t c, int64_t head, int64_t page) {
+  return static_cast<char *>(pages.data) + c * pages.nb[1] + head * pages.nb[2] + page * pages.nb[3];
+}
+
+// 32 values: d = max|x| / 127, q = round-to-even(x / d); d itself is stored as F16.
+inline void store_q8_0(const float *x, char *block) {
+  F32 most = {};
+  for (int k = 0; k < 32; k += kLanes) most = max(abs(load<F32>(x + k)), most);
+  const float d = largest(most) / 127, divisor = d > 0 ? d : 1;
+  const uint16_t half = f32_to_f16(d);
+  std::memcpy(block, &half, sizeof half);
+  for (int k = 0; k < 32; k += kLanes) {
+    // Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits. A NaN becomes -127.
+    const F32 bounded = min(max(load<F32>(x + k) / divisor, splat(-127.0f)), splat(127.0f));
+    const I32 q = reinterpret_cast<I32>(bounded + 0x1.8p23f);
+    store(block + 2 + k, __builtin_convertvector(q, Bytes));
+  }
+}
+
+// Loads kLanes values of a cell from value k on. For the last ones, fewer than kLanes: load_first().
+template <int kType>
+struct CellReader;
+
+template <>
+struct CellReader<LUCE_F32> {
+  static LUCE_INLINE F32 load(const char *cell, int64_t k) { return LUCE_ISA::load<F32>(cell + 4 * k); }
+  static LUCE_INLINE F32 load_first(const char *cell, int64_t k, int64_t n) {
+    return LUCE_ISA::load_first<F32>(cell + 4 * k, n);
+  }
+};
+
+template <>
+struct CellReader<LUCE_F16> {
+  static LUCE_INLINE F32 load(const char *cell, int64_t k) { return f16_to_f32(LUCE_ISA::load<Half>(cell + 2 * k)); }
+  static LUCE_INLINE F32 load_first(const char *cell, int64_t k, int64_t n) {
+    return f16_to_f32(LUCE_ISA::load_first<Half>(cell + 2 * k, n));
+  }
+};
+
+template <>
+struct CellReader<LUCE_BF16> {
+  static LUCE_INLINE F32 load(const char *cell, int64_t k) { return bf16_to_f32(LUCE_ISA::load<Half>(cell + 2 * k)); }
+  static LUCE_INLINE F32 load_first(const char *cell, int64_t k, int64_t n) {
+    return bf16_to_f32(LUCE_ISA::load_first<Half>(cell + 2 * k, n));
+  }
+};
+
+template <>
+struct CellReader<LUCE_Q8_0> {
+  static LUCE_INLINE F32 load(const char *cell, int64_t k) {
+    const char *block = cell + k / 32 * kQ8Bytes;
+    uint16_t d;
+    std::memcpy(&d, block, sizeof d);
+    return to_f32(LUCE_ISA::load<Bytes>(block + 2 + k % 32)) * f16_to_f32(d);
+  }
+  static LUCE_INLINE F32 load_first(const char *cell, int64_t k, int64_t) { return load(cell, k); }
+};
+
+}  // namespace luce::LUCE_ISA

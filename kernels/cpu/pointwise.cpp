@@ -1,0 +1,76 @@
+// pointwise.cpp: ops that treat each value alone: add, glu, softcap. Threads share blocks of kBlock values of a row.
+
+#include "check.h"
+#include "math.h"
+
+namespace luce::LUCE_ISA {
+namespace {
+
+constexpr int64_t kBlock = 512;
+
+template <class Op>
+void for_each(const luce_tensor &a, const luce_tensor &b, const luce_tensor &out, const int32_t *n_rows,
+              const Worker &worker, Op op) {
+  const int64_t D = out.ne[0], n_blocks = (D + kBlock - 1) / kBlock;
+  const Range mine = share(true_rows(n_rows, out.ne[1]) * n_blocks, worker);
+  for (int64_t u = mine.begin; u < mine.end; ++u) {
+    const int64_t i = u / n_blocks, begin = u % n_blocks * kBlock, end = begin + kBlock < D ? begin + kBlock : D;
+    const float *x = row<const float>(a, i), *y = row<const float>(b, i);
+    float *z = row<float>(out, i);
+    int64_t k = begin;
+    for (; k + kLanes <= end; k += kLanes) store(z + k, op(load<F32>(x + k), load<F32>(y + k)));
+    const int64_t rest = end - k;
+    if (rest > 0) store_first(z + k, op(load_first<F32>(x + k, rest), load_first<F32>(y + k, rest)), rest);
+  }
+}
+
+Verdict check_shapes(const luce_tensor &a, const luce_tensor &b, const luce_tensor &out) {
+  if (!is_f32(a) || !is_f32(b) || !is_f32(out)) return unsupported("all tensors are F32, contiguous along ne[0]");
+  return same_shape(a, out) && same_shape(b, out) ? Verdict{} : bad("all tensors have one shape");
+}
+
+Verdict check_add(const luce_add_args &a) {
+  return check_shapes(a.a, a.b, a.out);
+}
+
+void run_add(const luce_add_args &a, const Worker &worker) {
+  for_each(a.a, a.b, a.out, a.n_rows, worker, [](F32 x, F32 y) { return x + y; });
+}
+
+Verdict check_glu(const luce_glu_args &a) {
+  if (a.activation != LUCE_SILU && a.activation != LUCE_GELU_TANH)
+    return unsupported("activation is SILU or GELU_TANH");
+  return check_shapes(a.gate, a.up, a.out);
+}
+
+// 0.5 g (1 + tanh u) = g / (1 + e^-2u), which does not cancel for negative g.
+LUCE_INLINE F32 gelu_tanh(F32 g) {
+  constexpr float kTwiceSqrt2OverPi = 1.59576912f;
+  return times_sigmoid(g, kTwiceSqrt2OverPi * g * fma(splat(0.044715f) * g, g, splat(1.0f)));
+}
+
+void run_glu(const luce_glu_args &a, const Worker &worker) {
+  if (a.activation == LUCE_SILU) {
+    for_each(a.gate, a.up, a.out, a.n_rows, worker, [](F32 g, F32 up) { return times_sigmoid(g, g) * up; });
+  } else {
+    for_each(a.gate, a.up, a.out, a.n_rows, worker, [](F32 g, F32 up) { return gelu_tanh(g) * up; });
+  }
+}
+
+Verdict check_softcap(const luce_softcap_args &a) {
+  if (!(a.cap > 0)) return bad("cap is positive");
+  return check_shapes(a.x, a.x, a.out);
+}
+
+void run_softcap(const luce_softcap_args &a, const Worker &worker) {
+  const float cap = a.cap;
+  for_each(a.x, a.x, a.out, a.n_rows, worker, [cap](F32 x, F32) { return cap * tanh(x / cap); });
+}
+
+}  // namespace
+
+LUCE_KERNEL(add, check_add, run_add)
+LUCE_KERNEL(glu, check_glu, run_glu)
+LUCE_KERNEL(softcap, check_softcap, run_softcap)
+
+}  // namespace luce::LUCE_ISA
