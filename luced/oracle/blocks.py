@@ -110,9 +110,9 @@ def to_q8_0(x: Array) -> Array:
 
 
 def quantize32(groups: F32Array) -> tuple[NDArray[np.int8], F32Array]:
-    """int8 q and float32 d of groups of 32 values."""
+    """int8 q and float32 d of groups of 32 values; x / d is rounded to float32 before it is rounded to q."""
     d = np.abs(groups).max(-1) / np.float32(127)
-    q = np.rint(groups / np.where(d > 0, d, 1)[..., None].astype(np.float64))
+    q = np.rint(groups / np.where(d > 0, d, np.float32(1))[..., None])
     return q.astype(np.int8), d
 
 
@@ -123,7 +123,8 @@ def store(pages: Array, index: Any, x: Array) -> None:
     elif pages.dtype == Q8_0:
         pages[index] = to_q8_0(x)
     else:
-        pages[index] = x.astype(pages.dtype)
+        with np.errstate(over="ignore"):
+            pages[index] = x.astype(pages.dtype)
 
 
 def _f32(field: Array) -> F32Array:

@@ -1,0 +1,9 @@
+"""The table of cases: what the tests check and what `python -m tests.ops --perf` times."""
+
+from __future__ import annotations
+
+from tests.ops import cache_cases, dense_cases
+
+CASES = [*dense_cases.CASES, *cache_cases.CASES]
+
+assert len({str(case) for case in CASES}) == len(CASES), "two cases have one name"

@@ -1,0 +1,85 @@
+"""Every op against its meaning, at every instruction set of the machine, from the table in cases.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from luced.device import abi
+from tests.ops.cases import CASES
+from tests.ops.harness import (
+    OUTPUTS,
+    ROWS,
+    Case,
+    Placed,
+    context,
+    cut_rows,
+    difference,
+    isas,
+    run_kernel,
+    run_oracle,
+)
+
+ISAS = list(isas())
+CUT = [case for case in CASES if case.cut and case.op in ROWS]
+
+
+def _outputs(case: Case, args: dict[str, object]) -> list[str]:
+    return [name for name in OUTPUTS[case.op].split() if args.get(name) is not None]
+
+
+def _bytes(case: Case, placed: Placed) -> list[bytes]:
+    return [placed.values[name].tobytes() for name in _outputs(case, placed.values)]
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name.lower())
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_op(case: Case, isa: abi.Isa) -> None:
+    args = case.args()
+    names = _outputs(case, args)
+    want, got, again = Placed(args), Placed(args), Placed(args)
+    assert run_oracle(case.op, want.values) == case.fault
+    assert run_kernel(context(isa, 1), case.op, got.values) == case.fault
+    for name in names:
+        error = difference(got.values[name], want.values[name], case.bound)
+        assert error <= 1, f"{name}: {error:.3g} times the bound"
+    assert got.broken_guards(names) == 0
+    # Two threads: the same bits.
+    assert run_kernel(context(isa, 2), case.op, again.values) == case.fault
+    assert _bytes(case, again) == _bytes(case, got)
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name.lower())
+@pytest.mark.parametrize("case", CUT, ids=str)
+def test_rows_alone_have_the_bits_they_have_in_company(case: Case, isa: abi.Isa) -> None:
+    together, apart = Placed(case.args()), Placed(case.args())
+    run_kernel(context(isa, 2), case.op, together.values)
+    n: Any = together.values.get("n_rows")
+    n = len(together.values[ROWS[case.op].split()[0]]) if n is None else n
+    # The first row alone, then growing chunks.
+    begin, size = 0, 1
+    while begin < n:
+        end = min(begin + size, n)
+        run_kernel(context(isa, 1 + size % 2), case.op, cut_rows(case, apart.values, begin, end))
+        begin, size = end, size + 2
+    assert _bytes(case, apart) == _bytes(case, together)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_one_percent_off_is_seen(case: Case) -> None:
+    placed = Placed(case.args())
+    run_oracle(case.op, placed.values)
+    seen = []
+    for name in _outputs(case, placed.values):
+        want = placed.values[name]
+        if want.dtype.names or want.dtype.kind != "f":
+            continue  # compared exactly
+        largest = np.unravel_index(np.argmax(np.where(np.isfinite(want), np.abs(want), -1)), want.shape)
+        if want.dtype != np.float32 or not np.isfinite(want[largest]) or want[largest] == 0:
+            continue
+        got = want.copy()
+        got[largest] *= np.float32(1.01)
+        seen.append(difference(got, want, case.bound) > 1)
+    assert all(seen)
