@@ -133,7 +133,9 @@ async def test_before_and_after(client: AsyncClient) -> None:
     assert stream.answer.text == "a"
 
 
-@pytest.mark.parametrize(("question", "name"), [("die", "connection_lost"), ("garbage", "bad_frame")])
+@pytest.mark.parametrize(
+    ("question", "name"), [("die", "connection_lost"), ("garbage", "bad_frame"), ("refuse", "too_large")]
+)
 async def test_the_connection_breaks(client: AsyncClient, question: str, name: str) -> None:
     async def ask(question: str) -> None:
         with pytest.raises(LuceError) as raised:

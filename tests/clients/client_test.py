@@ -205,7 +205,9 @@ def test_interrupt_while_waiting(daemon: FakeDaemon, client: Client, monkeypatch
     assert client.chat("go on").read().text == "go on"
 
 
-@pytest.mark.parametrize(("question", "name"), [("die", "connection_lost"), ("garbage", "bad_frame")])
+@pytest.mark.parametrize(
+    ("question", "name"), [("die", "connection_lost"), ("garbage", "bad_frame"), ("refuse", "too_large")]
+)
 def test_the_connection_breaks(client: Client, question: str, name: str) -> None:
     other = client.chat("wait")
     for stream in (client.chat(question), other):

@@ -1,6 +1,6 @@
 """A daemon without an engine, on a real Unix socket: what it does is chosen by the text of the question.
 
-A question is echoed word by word. Questions that begin with one of SCRIPTS are special.
+A question is echoed word by word, but for those that _Session._answer lists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from luce import wire
 from luce.errors import LuceError
 from luce.messages import BY_NAME, LEVEL, MAX_FRAME_BYTES, check
 
-SCRIPTS = ("wait", "die", "garbage", "progress", "two", "huge", "error ", "logprobs", "degraded")
 LIMITS = {"frame_bytes": MAX_FRAME_BYTES, "nesting": 64, "items": 1 << 21, "requests": 64}
 USAGE = {"prompt": 9, "cached": 4, "generated": 2, "drafted": 0, "accepted": 0}
 TIMINGS = {"queue_s": 0.0, "load_s": 0.5, "prefill_s": 0.25, "decode_s": 0.125, "total_s": 0.875}
@@ -85,10 +84,10 @@ class FakeDaemon:
                 reader.feed(data)
                 for event in reader:
                     assert isinstance(event, wire.Request)
-                    session.take(event)
                     with self._changed:
                         self.requests.append(event)
                         self._changed.notify_all()
+                    session.take(event)
         except OSError:
             pass
         with self._changed:
@@ -151,6 +150,9 @@ class _Session:
                 return None
             case ["garbage", *_]:
                 self._send(b"\xc1")
+                return None
+            case ["refuse", *_]:
+                self._send(wire.response(0, LuceError("too_large", "a frame was too large").to_wire(), None))
                 return None
             case ["error", name]:
                 raise LuceError(name, f"a fault called {name}", {"fact": 1})

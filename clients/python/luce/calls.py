@@ -143,7 +143,7 @@ class Calls:
     def __init__(self) -> None:
         self._connection = wire.Connection(wire.TRUSTED)
         self._open: dict[int, Call[Any]] = {}
-        self._next_id = 0
+        self._next_id = 1  # 0 is in the answer to what had no id that could be read
         self._loss: LuceError | None = None
         self.frame_bytes = MAX_FRAME_BYTES  # that the daemon accepts
 
@@ -155,7 +155,7 @@ class Calls:
         data = wire.request(call.id, ask.method, ask.params)
         if len(data) > self.frame_bytes:
             raise LuceError("too_large", f"the request has {len(data)} bytes, the daemon takes {self.frame_bytes}")
-        self._next_id = (self._next_id + 1) & wire.MAX_ID
+        self._next_id = self._next_id % wire.MAX_ID + 1
         self._open[call.id] = call
         return call, data
 
@@ -166,7 +166,7 @@ class Calls:
         del self._open[call.id]
         call.events.clear()
         call.fail(LuceError("cancelled", "the request was cancelled"))
-        request_id, self._next_id = self._next_id, (self._next_id + 1) & wire.MAX_ID
+        request_id, self._next_id = self._next_id, self._next_id % wire.MAX_ID + 1
         return wire.request(request_id, "cancel", {"id": call.id})
 
     def feed(self, data: bytes) -> None:
@@ -199,6 +199,8 @@ class Calls:
                     else:
                         call.fail(from_wire(error))
                     del self._open[request_id]
+                elif request_id == 0 and error is not None:
+                    raise from_wire(error)
             case wire.Notification("text", params):
                 if call := self._open.get(params["id"]):
                     call.events.append(read(Text, params))
