@@ -25,7 +25,7 @@ LOG := build/luced.log
 PID := build/luced.pid
 INSTALL = $(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation
 CAN_CONNECT = $(BIN)/python -c \
-  'import socket, luce.paths; socket.socket(socket.AF_UNIX).connect(str(luce.paths.socket_path()))' 2>/dev/null
+  'import socket, luce.paths; socket.socket(socket.AF_UNIX).connect(str(luce.paths.find_socket()))' 2>/dev/null
 say = echo "make: $(1)" >&2
 
 help:
