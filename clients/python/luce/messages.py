@@ -65,6 +65,7 @@ TYPES = (
         Field("context", "int", "Most tokens that it was trained for."),
         Field("default", "bool", "Whether an empty `model` means this one."),
         Field("state", "str", "Whether it is in memory.", choices=("here", "loading", "loaded")),
+        Field("problem", "str", "Why it cannot be used; empty: it can."),
     )),
 )  # fmt: skip
 

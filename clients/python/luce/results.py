@@ -127,7 +127,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Model:
-    """A model file. state: here | loading | loaded."""
+    """A model file. state: here | loading | loaded. `problem`: why it cannot be used."""
 
     name: str
     path: str
@@ -138,6 +138,7 @@ class Model:
     context: int
     default: bool
     state: str
+    problem: str = ""
 
 
 @dataclass(frozen=True)
