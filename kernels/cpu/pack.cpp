@@ -1,12 +1,105 @@
-// pack.cpp: every weight is read best as it lies in the file.
+// pack.cpp: luce_packed_bytes and luce_pack; the layout is described in pack.h. F32, F16 and BF16 are not packed.
+
+#include "pack.h"
+
+#include <algorithm>
 
 #include "context.h"
 
-extern "C" luce_status luce_packed_bytes(luce_context *, const luce_tensor *, int64_t *out_bytes) {
+namespace luce {
+namespace {
+
+constexpr int64_t n_tiles(int64_t n_rows) {
+  return (n_rows + kTileRows - 1) / kTileRows;
+}
+
+// Adds 32 codes of one row to the planes at `out`, which are 0 at first.
+void add_codes(const Format &f, const uint8_t *code, int row, uint8_t *out) {
+  const int low = low_bits(f), high = f.bits - low;
+  for (int k = 0; k < 32; ++k) {
+    const int group = k / 4, byte = 4 * row + k % 4, low_code = code[k] & ((1 << low) - 1), high_code = code[k] >> low;
+    const int vectors = low;  // a plane of b bits has b vectors of 64 bytes
+    if (low == 4) {
+      out[64 * (group % 4) + byte] |= low_code << 4 * (group / 4);
+    } else {
+      out[64 * (group * low / 8) + byte] |= low_code << group * low % 8;
+    }
+    if (high > 0) out[64 * (vectors + group * high / 8) + byte] |= high_code << group * high % 8;
+  }
+}
+
+void put_scales(const Format &f, const Block &block, int row, uint8_t *out) {
+  std::memcpy(out + 2 * row, &block.d, 2);
+  if (f.mins) std::memcpy(out + 2 * kTileRows + 2 * row, &block.m, 2);
+  if (!has_subscales(f)) return;
+  uint8_t *span = out + 2 * kTileRows * (f.mins ? 2 : 1) + row;
+  for (int s = 0; s < f.values / f.span; ++s, span += span_bytes(f)) {
+    if (subscales_are_nibbles(f)) {
+      *span = block.scale[s] | block.min[s] << 4;
+    } else {
+      *span = block.scale[s];
+      if (f.mins) span[kTileRows] = block.min[s];
+    }
+  }
+}
+
+template <class BlockOf>
+void pack_tile(const luce_tensor &weight, int64_t tile, uint8_t *out) {
+  constexpr Format f = BlockOf::format;
+  const int64_t K = weight.ne[0];
+  std::memset(out, 0, tile_bytes(f, K));
+  for (int64_t row = tile * kTileRows; row < std::min((tile + 1) * kTileRows, weight.ne[1]); ++row) {
+    const int lane = row % kTileRows;
+    const uint8_t *in = static_cast<const uint8_t *>(weight.data) + row * weight.nb[1];
+    for (int64_t b = 0; b < K / f.values; ++b, in += f.bytes) {
+      Block block;
+      BlockOf::read(in, block);
+      for (int k = 0; k < f.values; k += 32) {
+        add_codes(f, block.code + k, lane, out + (b * f.values + k) / 32 * code_bytes(f));
+      }
+      put_scales(f, block, lane, out + tile_code_bytes(f, K) + b * block_scale_bytes(f));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace luce
+
+extern "C" luce_status luce_packed_bytes(luce_context *context, const luce_tensor *weight, int64_t *out_bytes) {
   *out_bytes = 0;
+  const int64_t K = weight->ne[0], N = weight->ne[1];
+  if (weight->type == LUCE_F32 || weight->type == LUCE_F16 || weight->type == LUCE_BF16) return LUCE_OK;
+  bool whole = true;
+  const bool known = luce::with_block(weight->type, [&](auto block_of) {
+    constexpr luce::Format f = decltype(block_of)::format;
+    whole = K % f.values == 0;
+    *out_bytes = luce::n_tiles(N) * luce::tile_bytes(f, K);
+  });
+  if (!known) return context->fail(LUCE_UNSUPPORTED, "type " + std::to_string(weight->type) + " is no weight type");
+  if (!whole) return context->fail(LUCE_BAD_ARGUMENT, "a row of " + std::to_string(K) + " values is not whole blocks");
   return LUCE_OK;
 }
 
-extern "C" luce_status luce_pack(luce_context *context, const luce_tensor *, void *, int64_t, int64_t) {
-  return context->fail(LUCE_UNSUPPORTED, "no type is packed");
+extern "C" luce_status luce_pack(luce_context *context, const luce_tensor *weight, void *packed, int64_t row_begin,
+                                 int64_t row_end) {
+  int64_t bytes = 0;
+  const luce_status status = luce_packed_bytes(context, weight, &bytes);
+  if (status != LUCE_OK) return status;
+  if (bytes == 0) return context->fail(LUCE_UNSUPPORTED, "this type is read as it is, not packed");
+  if (weight->layout != LUCE_ROWS) return context->fail(LUCE_BAD_ARGUMENT, "this weight is packed already");
+  if (row_begin < 0 || row_begin % luce::kTileRows != 0 || row_end < row_begin || row_end > weight->ne[1]) {
+    return context->fail(LUCE_BAD_ARGUMENT, "rows to pack begin at a multiple of 16 and lie within the weight");
+  }
+  luce::with_block(weight->type, [&](auto block_of) {
+    auto job = [&](int index) {
+      const int64_t first = row_begin / luce::kTileRows, n = luce::n_tiles(row_end) - first;
+      const luce::Range tiles = luce::share(n, {index, context->threads.count(), nullptr, nullptr});
+      for (int64_t tile = first + tiles.begin; tile < first + tiles.end; ++tile) {
+        const int64_t offset = tile * luce::tile_bytes(decltype(block_of)::format, weight->ne[0]);
+        luce::pack_tile<decltype(block_of)>(*weight, tile, static_cast<uint8_t *>(packed) + offset);
+      }
+    };
+    context->threads.run([](void *data, int index) { (*static_cast<decltype(job) *>(data))(index); }, &job);
+  });
+  return LUCE_OK;
 }
