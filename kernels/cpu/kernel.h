@@ -34,7 +34,7 @@ inline Verdict bad(const char *message) {
   return {LUCE_BAD_ARGUMENT, message};
 }
 
-constexpr int64_t kScratchBytes = 256 << 10;
+constexpr int64_t kScratchBytes = 1 << 20;
 
 // The thread an op runs on.
 struct Worker {

@@ -173,4 +173,57 @@ LUCE_INLINE float largest(F32 a) {
   return result;
 }
 
+// What dot16<8> takes codes of 8 bits for: unsigned where the chip multiplies unsigned by signed bytes into 32 bits,
+// else signed, as code - 128.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+constexpr bool kSigned8 = true;
+#else
+constexpr bool kSigned8 = false;
+#endif
+
+// Adds to each lane the products of its 16 codes (4 in each vector of w) with the 16 activations of which 4 lie at a,
+// a + stride, a + 2 * stride, a + 3 * stride. Exact for codes of `bits` bits and activations of -127 to 127.
+template <int bits>
+LUCE_INLINE I32 dot16(I32 sum, const U8 *w, const uint8_t *a, int stride) {
+#if defined(__AVX512VNNI__)
+  for (int j = 0; j < 4; ++j) {
+    const __m512i four = _mm512_set1_epi32(load<int32_t>(a + j * stride));
+    sum = reinterpret_cast<I32>(
+        _mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(w[j]), four));
+  }
+  return sum;
+#elif defined(__AVX2__)
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i pairs[4];  // 16-bit sums of two products
+  for (int j = 0; j < 4; ++j) {
+    const __m256i code = reinterpret_cast<__m256i>(w[j]);
+    const __m256i four = _mm256_set1_epi32(load<int32_t>(a + j * stride));
+    pairs[j] = bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(four, code))
+                         : _mm256_maddubs_epi16(code, four);
+  }
+  auto widen = [&](__m256i p) { return reinterpret_cast<I32>(_mm256_madd_epi16(p, ones)); };
+  if constexpr (bits == 8) {  // a pair is at most 2 * 128 * 127: no room for another in 16 bits
+    return sum + (widen(pairs[0]) + widen(pairs[1])) + (widen(pairs[2]) + widen(pairs[3]));
+  } else if constexpr (bits == 6) {  // 2 * 63 * 127: room for two
+    return sum + widen(_mm256_add_epi16(pairs[0], pairs[1])) + widen(_mm256_add_epi16(pairs[2], pairs[3]));
+  } else {  // at most 2 * 31 * 127: room for four
+    return sum + widen(_mm256_add_epi16(_mm256_add_epi16(pairs[0], pairs[1]), _mm256_add_epi16(pairs[2], pairs[3])));
+  }
+#else
+  typedef int16_t Products __attribute__((vector_size(8 * kLanes)));
+  typedef int32_t Pairs __attribute__((vector_size(8 * kLanes)));
+  Pairs pairs = {};
+  for (int j = 0; j < 4; ++j) {
+    typedef int8_t Signed __attribute__((vector_size(4 * kLanes)));
+    const Signed four = reinterpret_cast<Signed>(splat(load<int32_t>(a + j * stride)));
+    const Products p = __builtin_convertvector(w[j], Products) * __builtin_convertvector(four, Products);
+    const Pairs both = reinterpret_cast<Pairs>(p);
+    pairs += (both << 16 >> 16) + (both >> 16);
+  }
+  I32 fours;
+  for (int lane = 0; lane < kLanes; ++lane) fours[lane] = pairs[2 * lane] + pairs[2 * lane + 1];
+  return sum + fours;
+#endif
+}
+
 }  // namespace luce::LUCE_ISA
