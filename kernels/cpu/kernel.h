@@ -57,9 +57,12 @@ struct Range {
   int64_t begin, end;
 };
 
-// This worker's part of n items: contiguous, sizes differ by one at most.
+// Part `index` of n items in `count` parts: contiguous, sizes differ by one at most.
+inline Range share(int64_t n, int index, int count) {
+  return {n * index / count, n * (index + 1) / count};
+}
 inline Range share(int64_t n, const Worker &worker) {
-  return {n * worker.index / worker.count, n * (worker.index + 1) / worker.count};
+  return share(n, worker.index, worker.count);
 }
 
 // The true number of rows: *n_rows, held within [0, bound].

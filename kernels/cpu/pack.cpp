@@ -93,7 +93,7 @@ extern "C" luce_status luce_pack(luce_context *context, const luce_tensor *weigh
   luce::with_block(weight->type, [&](auto block_of) {
     auto job = [&](int index) {
       const int64_t first = row_begin / luce::kTileRows, n = luce::n_tiles(row_end) - first;
-      const luce::Range tiles = luce::share(n, {index, context->threads.count(), nullptr, nullptr});
+      const luce::Range tiles = luce::share(n, index, context->threads.count());
       for (int64_t tile = first + tiles.begin; tile < first + tiles.end; ++tile) {
         const int64_t offset = tile * luce::tile_bytes(decltype(block_of)::format, weight->ne[0]);
         luce::pack_tile<decltype(block_of)>(*weight, tile, static_cast<uint8_t *>(packed) + offset);
