@@ -29,11 +29,12 @@ class FakeDaemon:
         self.requests: list[wire.Request] = []
         self.n_closed = 0
         self._changed = threading.Condition()
-        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener: socket.socket
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
+        self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
         self._listener.listen()
         self._spawn(self._accept)

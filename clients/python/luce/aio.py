@@ -33,9 +33,9 @@ class AsyncClient:
 
     hello: Hello
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, tenant: str = "") -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, tenant: str = "", name: str = "luce") -> None:
         self.path = find_socket() if path is None else Path(path)
-        self._tenant = tenant
+        self._hello = calls.hello(tenant, name)
         self._calls = Calls()
         self._socket = trio.socket.socket(trio.socket.AF_UNIX)
         self._sending = trio.Lock()
@@ -49,7 +49,7 @@ class AsyncClient:
             self._socket.close()
             raise calls.cannot_connect(self.path, error) from None
         try:
-            self.hello = await self._ask(calls.hello(self._tenant))
+            self.hello = await self._ask(self._hello)
         except BaseException:
             self.close()
             raise

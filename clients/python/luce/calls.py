@@ -53,8 +53,8 @@ class Ask(Generic[T]):
     read: Callable[[dict[str, Any]], T]
 
 
-def hello(tenant: str) -> Ask[Hello]:
-    params = {"level": LEVEL, "client": "luce for Python", "tenant": tenant}
+def hello(tenant: str, name: str) -> Ask[Hello]:
+    params = {"level": LEVEL, "client": name, "tenant": tenant}
     return Ask("hello", params, lambda result: read(Hello, result))
 
 

@@ -29,13 +29,18 @@ RECEIVE_BYTES = 1 << 16
 
 
 class Client:
-    """A connection to the daemon. `timeout`: longest silence in seconds that is borne while waiting.
+    """A connection to the daemon. `timeout`: longest silence in seconds that is borne while waiting. `name`: ours.
 
     LuceError: not_running, not_permitted, unsupported_level; and for every method, what the daemon says.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, *, tenant: str = "", timeout: float | None = None
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        tenant: str = "",
+        timeout: float | None = None,
+        name: str = "luce",
     ) -> None:
         self.path = find_socket() if path is None else Path(path)
         self._timeout = timeout
@@ -49,7 +54,7 @@ class Client:
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         try:
-            self.hello = self._ask(calls.hello(tenant))
+            self.hello = self._ask(calls.hello(tenant, name))
         except BaseException:
             self._socket.close()
             raise

@@ -1,0 +1,1 @@
+"""Commands for the terminal. Each is a client like any other."""

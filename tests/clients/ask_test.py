@@ -1,0 +1,233 @@
+"""luce-ask as a process, against a fake daemon on a real socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luce.errors import CODES, LuceError
+from luce.messages import SAMPLING
+from luce_shell import exits
+from luce_shell.options import FIELDS, OptionError, read_options
+from luce_shell.terminal import visible
+from tests.clients.fake import USAGE, FakeDaemon
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "luce_shell.ask"]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with FakeDaemon(tmp_path / "luced.sock") as fake:
+        yield fake
+
+
+def environment(path: Path, **more: str) -> dict[str, str]:
+    packages = os.pathsep.join(str(ROOT / folder) for folder in ("clients/python", "clients/shell"))
+    return {**os.environ, "LUCE_SOCKET": str(path), "PYTHONPATH": packages, "TERM": "xterm", **more}
+
+
+def ask(daemon: FakeDaemon, *words: str, stdin: bytes = b"", **more: str) -> subprocess.CompletedProcess[bytes]:
+    env = environment(daemon.path, **more)
+    return subprocess.run([*COMMAND, *words], input=stdin, env=env, capture_output=True, timeout=30, check=False)
+
+
+def messages(daemon: FakeDaemon) -> Any:
+    return daemon.asked("chat")[0].params["messages"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-stream"]])
+def test_answer(daemon: FakeDaemon, flags: list[str]) -> None:
+    done = ask(daemon, *flags, "why is it ©?", LC_ALL="C")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "why is it ©?\n".encode(), b"")
+    params = daemon.asked("chat")[0].params
+    assert params == {"model": "", "messages": [{"role": "user", "content": "why is it ©?"}], "stream": not flags}
+    assert daemon.asked("hello")[0].params["client"] == "luce-ask"
+
+
+def test_one_newline_at_the_end(daemon: FakeDaemon) -> None:
+    assert ask(daemon, "line\n").stdout == b"line\n"
+    assert ask(daemon, "line\n\n").stdout == b"line\n\n"
+
+
+def test_what_is_piped_goes_first(daemon: FakeDaemon) -> None:
+    ask(daemon, "explain", stdin="été\n\n".encode())
+    assert messages(daemon) == [{"role": "user", "content": "été\n\nexplain"}]
+
+
+def test_only_piped(daemon: FakeDaemon) -> None:
+    assert ask(daemon, stdin=b"one\ntwo\n").stdout == b"one\ntwo\n"
+
+
+def test_options(daemon: FakeDaemon) -> None:
+    words = "-s short -m small -o temperature 0 -o seed 7 -o stop a -o stop b -o ignore_eos true -o logit_bias 5=-1.5"
+    assert ask(daemon, *words.split(), "--", "-q").returncode == 0
+    params = daemon.asked("chat")[0].params
+    assert params == {
+        "model": "small",
+        "messages": [{"role": "system", "content": "short"}, {"role": "user", "content": "-q"}],
+        "stream": True,
+        "temperature": 0.0,
+        "seed": 7,
+        "stop": ["a", "b"],
+        "ignore_eos": True,
+        "logit_bias": {"5": -1.5},
+    }
+
+
+def test_json(daemon: FakeDaemon) -> None:
+    done = ask(daemon, "--json", "a ©")
+    assert (done.returncode, done.stderr, done.stdout.count(b"\n")) == (0, b"", 1)
+    answer = json.loads(done.stdout)
+    assert (answer["answer"], answer["finish"], answer["model"], answer["seed"]) == ("a ©", "stop", "fake", 17)
+    assert (answer["usage"], answer["timings"]["load_s"], answer["degraded"]) == (USAGE, 0.5, [])
+    assert answer["choices"] == [{"index": 0, "text": "a ©", "finish": "stop", "tokens": [1, 2]}]
+
+
+def test_json_of_several(daemon: FakeDaemon) -> None:
+    answer = json.loads(ask(daemon, "--json", "-o", "n", "2", "two").stdout)
+    assert [choice["text"] for choice in answer["choices"]] == ["first", "second"]
+    answer = json.loads(ask(daemon, "--json", "-o", "logprobs", "2", "logprobs").stdout)
+    assert answer["choices"][0]["logprobs"][0]["top"][0] == {"id": 7, "bytes": [0xC3], "logprob": -0.5, "top": []}
+
+
+def test_what_was_not_done_is_told(daemon: FakeDaemon) -> None:
+    done = ask(daemon, "degraded")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"degraded\n", b"luce-ask: it was shortened\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("context_too_long", 65), ("busy", 75), ("no_memory", 78), ("engine_failed", 70)]
+)
+def test_errors(daemon: FakeDaemon, name: str, code: int) -> None:
+    done = ask(daemon, f"error {name}")
+    assert (done.returncode, done.stdout) == (code, b"")
+    first, second = done.stderr.decode().splitlines()
+    assert first == f"luce-ask: a fault called {name}"
+    assert second.startswith("  ")
+    done = ask(daemon, "--json", f"error {name}")
+    assert (done.returncode, done.stderr) == (code, b"")
+    assert json.loads(done.stdout)["error"]["name"] == name
+
+
+def test_no_daemon(tmp_path: Path) -> None:
+    done = ask(FakeDaemon(tmp_path / "none.sock"), "hello")
+    assert (done.returncode, done.stdout) == (69, b"")
+    assert done.stderr.decode() == (
+        f"luce-ask: no daemon listens on {tmp_path}/none.sock\n  start the daemon: `luced serve`\n"
+    )
+
+
+def test_the_daemon_goes_away(daemon: FakeDaemon) -> None:
+    done = ask(daemon, "die")
+    assert (done.returncode, done.stdout) == (69, b"working")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "there is no question"),
+        (["-o", "temprature", "1", "q"], "did you mean 'temperature'?"),
+        (["-o", "top_k", "1.5", "q"], "top_k is an integer, not '1.5'"),
+        (["-o", "stream", "true", "q"], "no parameter 'stream'"),
+        (["-o", "n", "2", "q"], "n shows only with --json"),
+        (["--jsno", "q"], "--jsno"),
+    ],
+)
+def test_wrong_use(daemon: FakeDaemon, words: list[str], message: str) -> None:
+    done = ask(daemon, *words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"luce-ask: ")
+    assert message in done.stderr.decode()
+
+
+def test_input_that_is_no_text(daemon: FakeDaemon) -> None:
+    done = ask(daemon, stdin=b"caf\xe9")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"not UTF-8 (byte 3)" in done.stderr
+
+
+def start(daemon: FakeDaemon, *words: str, **more: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, *words], stdin=subprocess.DEVNULL, env=environment(daemon.path), stdout=subprocess.PIPE, **more
+    )
+
+
+def test_interrupt(daemon: FakeDaemon) -> None:
+    with start(daemon, "wait", stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(7) == b"working"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=10)
+    assert (process.returncode, out, err) == (130, b"", b"")
+    assert daemon.wait_for("cancel").params == {"id": daemon.asked("chat")[0].id}
+
+
+def test_nobody_reads(daemon: FakeDaemon) -> None:
+    with start(daemon, "huge", stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"x"
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def terminal(daemon: FakeDaemon, question: str, **more: Any) -> bytes:
+    """What a terminal gets of standard error (and of standard output unless that is given)."""
+    ours, its = pty.openpty()
+    with start(daemon, question, **{"stderr": its, **more}) as process:
+        os.close(its)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:  # EIO: the other end is closed
+                break
+        assert process.wait(10) == 0
+    os.close(ours)
+    return shown
+
+
+def test_progress_on_a_terminal(daemon: FakeDaemon) -> None:
+    shown = terminal(daemon, "progress")
+    lines = [line.decode() for line in shown.split(b"\r\x1b[K")]
+    assert lines == [
+        "",
+        "loading the model: 0.00 of 0.00 GB",
+        "waiting: 2 requests ahead",
+        "reading the question: 5 of 9 tokens (4 cached)",
+        "",
+    ]
+
+
+def test_no_progress_in_a_pipe(daemon: FakeDaemon) -> None:
+    assert ask(daemon, "progress").stderr == b""
+
+
+def test_control_characters_are_shown() -> None:
+    assert visible("a\x1b[2Jb\n\tc\x9b\x7f\r") == "a␛[2Jb\n\tc\ufffd␡␍"
+
+
+def test_every_code_has_an_exit() -> None:
+    listed = {int(line.split()[0]) for line in exits.HELP.splitlines()[1:]}
+    for code in CODES:
+        assert exits.exit_code(LuceError(code.name, "")) in listed
+
+
+def test_every_parameter_can_be_given() -> None:
+    example = {"int": "1", "float": "1", "str": "x", "bool": "true", "list[str]": "x", "list[int]": "1"}
+    for name, field in FIELDS.items():
+        assert name in read_options([(name, example.get(field.type, "1=1"))])
+    assert set(FIELDS) == {f.name for f in SAMPLING} - {"stream"}
+    with pytest.raises(OptionError):
+        read_options([("ignore_eos", "yes")])
