@@ -55,7 +55,7 @@ RESERVED = {"ctypes", "asyncio"}
 # Pure policy: no arrays, no clock but the one passed in.
 PURE = {"luced.engine.scheduler", "luced.engine.pages", "luced.engine.prefix"}
 IMPURE = {"numpy", "time", "random", "os", "threading"}
-MAY_READ_ENVIRONMENT = {"luced.config", "luce.paths"}
+MAY_READ_ENVIRONMENT = {"luced.config", "luce.paths", "luce_shell.terminal"}
 MAY_PRINT = {"luced.cli", "luce_shell"}
 
 MAX_LINES = 300
