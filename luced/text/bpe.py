@@ -56,12 +56,14 @@ class Bpe:
             what = "names no tokenizer.ggml.pre" if pre is None else f"has the unknown tokenizer.ggml.pre {pre!r}"
             raise ModelError("unsupported_model", f"the model {what}", known=sorted(PRE_TOKENIZERS))
         ids = vocabulary.plain_ids()
-        pairs = (merge.partition(" ") for merge in strings(metadata, "tokenizer.ggml.merges"))
-        merges = [(left, right) for left, _, right in pairs if left + right in ids]
-        try:
-            model = models.BPE(ids, merges, ignore_merges=pre in IGNORE_MERGES)
-        except Exception as error:  # the library raises bare Exception
-            raise bad_key("tokenizer.ggml.merges", f"does not fit the tokens: {error}") from error
+        merges = []
+        for merge in strings(metadata, "tokenizer.ggml.merges"):
+            left, _, right = merge.partition(" ")
+            if not right:
+                raise bad_key("tokenizer.ggml.merges", f"has {merge!r}, which is not two tokens")
+            if left in ids and right in ids and left + right in ids:
+                merges.append((left, right))
+        model = models.BPE(ids, merges, ignore_merges=pre in IGNORE_MERGES)
         self._library = tokenizers.Tokenizer(model)
         splits = [pre_tokenizers.Split(tokenizers.Regex(regex), "isolated") for regex in PRE_TOKENIZERS[pre]]
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

