@@ -13,7 +13,7 @@ from luce import Client, LuceError, Progress, Text
 from luce.calls import Sampling
 from luce.fields import Field
 from luce.messages import SAMPLING, TYPES
-from luce.results import Choice, Limits, Logprob, Model, Timings, Usage
+from luce.results import Choice, Engine, Limits, Loaded, Logprob, Model, Running, Socket, Timings, Usage
 from tests.clients.fake import TIMINGS, USAGE, FakeDaemon
 
 
@@ -103,7 +103,10 @@ def test_the_small_methods(client: Client) -> None:
     assert client.detokenize([104, 105]) == "hi"
     assert client.template("q", system="s").prompt == "<system>s<user>q"
     assert [(m.name, m.default, m.state) for m in client.models()] == [("fake", True, "here")]
-    assert client.status().uptime_s == 1.5
+    status = client.status()
+    assert (status.uptime_s, status.socket.mode, status.engine.state) == (1.5, "0600", "starting")
+    assert status.models == (Loaded("fake", {"weights": 5}, 2048, 1.0),)
+    assert [request.phase for request in status.requests] == ["decode"]
     assert client.api() == {"level": 1}
 
 
@@ -256,7 +259,7 @@ def test_no_daemon(tmp_path: Path) -> None:
         path.touch()  # a file that nobody listens on
 
 
-@pytest.mark.parametrize("kind", [Choice, Logprob, Usage, Timings, Limits, Model])
+@pytest.mark.parametrize("kind", [Choice, Logprob, Usage, Timings, Limits, Model, Socket, Engine, Loaded, Running])
 def test_types_are_those_of_the_table(kind: Any) -> None:
     fields = {t.name: t.fields for t in TYPES}[kind.__name__]
     assert list(kind.__dataclass_fields__) == [f.name for f in fields]

@@ -215,11 +215,25 @@ class _Session:
 
     def models(self, request_id: int, params: dict[str, Any]) -> dict[str, Any]:
         model = {"name": "fake", "path": "/fake.gguf", "bytes": 1, "architecture": "llama", "quantisation": "Q4_1"}
-        return {"models": [model | {"parameters": 1, "context": 2048, "default": True, "state": "here"}]}
+        return {"models": [model | {"parameters": 1, "context": 2048, "default": True, "state": "here", "problem": ""}]}
 
     def status(self, request_id: int, params: dict[str, Any]) -> dict[str, Any]:
-        lists: dict[str, Any] = {"socket": {}, "engine": {}, "models": [], "requests": []}
-        return {"version": "0", "instance": "fake", "pid": 1, "uptime_s": 1.5, **lists}
+        running = {"id": request_id, "client": "", "model": "fake", "phase": "decode", "prompt": 9, "generated": 1}
+        return {
+            "version": "0",
+            "instance": "fake",
+            "pid": 1,
+            "uptime_s": 1.5,
+            "socket": {"path": "/run/x", "mode": "0600", "group": "", "problem": "no group"},
+            "engine": {
+                **dict.fromkeys(("pid", "device", "isa", "threads")),
+                "state": "starting",
+                "restarts": 0,
+                "last_failure": "",
+            },
+            "models": [{"name": "fake", "memory": {"weights": 5}, "context": 2048, "since": 1.0}],
+            "requests": [running | {"age_s": 0.5}],
+        }
 
     def api(self, request_id: int, params: dict[str, Any]) -> dict[str, Any]:
         return {"api": {"level": LEVEL}}

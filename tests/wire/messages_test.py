@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from luce import errors, messages
+from luce import api, errors, messages, wire
 from luce.errors import LuceError
 from luce.messages import BY_NAME, METHODS, NOTIFICATIONS, SAMPLING, TYPES, check
 
@@ -19,7 +19,9 @@ def test_table_is_consistent() -> None:
     notifications = {n.name for n in NOTIFICATIONS}
     for method in METHODS:
         assert set(method.notifications) <= notifications
-    plain = {"str", "int", "float", "bool", "bytes", "map", "str|list[int]", "map[int,float]"} | {t.name for t in TYPES}
+    plain = {"str", "int", "float", "bool", "bytes", "map", "str|list[int]", "map[int,float]", "map[str,int]"} | {
+        t.name for t in TYPES
+    }
     lists = {f"list[{name}]" for name in plain}
     owners = [*((m.name, m.params + m.result) for m in METHODS), *((t.name, t.fields) for t in TYPES)]
     for owner, fields in [*owners, *((n.name, n.fields) for n in NOTIFICATIONS)]:
@@ -87,3 +89,11 @@ def test_refused(method: str, params: dict[Any, Any], code: str, words: str) -> 
     assert raised.value.name == code
     assert words in raised.value.message
     assert raised.value.to_wire()["actor"] == "caller"
+
+
+def test_the_table_travels() -> None:
+    connection = wire.Connection()
+    connection.feed(wire.response(1, None, {"api": api.describe()}))
+    event = connection.next_event()
+    assert isinstance(event, wire.Response)
+    assert event.result == {"api": api.describe()}

@@ -67,6 +67,36 @@ TYPES = (
         Field("state", "str", "Whether it is in memory.", choices=("here", "loading", "loaded")),
         Field("problem", "str", "Why it cannot be used; empty: it can."),
     )),
+    Type("Socket", "Where the daemon listens.", (
+        Field("path", "str", "Of the socket."),
+        Field("mode", "str", "Its permissions, octal."),
+        Field("group", "str", "Who may connect, beside the owner; empty: nobody."),
+        Field("problem", "str", "What is not as it should be; empty: nothing."),
+    )),
+    Type("Engine", "The process that owns the device.", (
+        Field("state", "str", "What it is doing.", choices=("starting", "ready", "stopped", "failed")),
+        Field("pid", "int", "Its process.", None),
+        Field("device", "str", "What it computes on.", None),
+        Field("isa", "str", "The instruction set that its kernels use.", None),
+        Field("threads", "int", "Of its kernels.", None),
+        Field("restarts", "int", "Times that it was started again."),
+        Field("last_failure", "str", "How it ended the last time; empty: it has not."),
+    )),
+    Type("Loaded", "A model in memory.", (
+        Field("name", "str", "Of the model."),
+        Field("memory", "map[str,int]", "Bytes by owner: weights, kv, ..."),
+        Field("context", "int", "Most tokens of a request, its answer included."),
+        Field("since", "float", "When it was loaded, in Unix time."),
+    )),
+    Type("Running", "A request that has not ended.", (
+        Field("id", "int", "On its connection."),
+        Field("client", "str", "As its hello said."),
+        Field("model", "str", "Who answers."),
+        Field("phase", "str", "How far it is.", choices=("load", "queue", "prefill", "decode")),
+        Field("prompt", "int", "Tokens of the prompt."),
+        Field("generated", "int", "Tokens of the answers so far."),
+        Field("age_s", "float", "Seconds since it came."),
+    )),
 )  # fmt: skip
 
 MODEL = Field("model", "str", "Name of the model; empty: the default model.", "")
@@ -209,10 +239,10 @@ METHODS = (
             Field("instance", "str", "Id of this run."),
             Field("pid", "int", "Of the daemon."),
             Field("uptime_s", "float", "Since its start."),
-            Field("socket", "map", "path, mode, group, and what is not as it should be."),
-            Field("engine", "map", "state, pid, device, isa, threads, restarts."),
-            Field("models", "list[map]", "Loaded ones: name, memory by owner (bytes), context, since."),
-            Field("requests", "list[map]", "id, client, model, phase, prompt, generated (tokens), age_s."),
+            Field("socket", "Socket", "Where it listens."),
+            Field("engine", "Engine", "Its engine."),
+            Field("models", "list[Loaded]", "The models in memory."),
+            Field("requests", "list[Running]", "The requests that the caller may see."),
         ),
     ),
     Method(

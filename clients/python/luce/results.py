@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -142,39 +144,82 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Socket:
+    path: str
+    mode: str
+    group: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Engine:
+    """state: starting | ready | stopped | failed. What only a ready engine knows is None before."""
+
+    state: str
+    pid: int | None
+    device: str | None
+    isa: str | None
+    threads: int | None
+    restarts: int
+    last_failure: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in memory. `memory`: bytes by owner. `since`: Unix time."""
+
+    name: str
+    memory: dict[str, int]
+    context: int
+    since: float
+
+
+@dataclass(frozen=True)
+class Running:
+    """A request that has not ended. phase: load | queue | prefill | decode."""
+
+    id: int
+    client: str
+    model: str
+    phase: str
+    prompt: int
+    generated: int
+    age_s: float
+
+
+@dataclass(frozen=True)
 class Status:
-    """What the daemon is doing; docs/protocol.md says what is in the maps."""
+    """What the daemon is doing. `requests`: those that the caller may see."""
 
     version: str
     instance: str
     pid: int
     uptime_s: float
-    socket: dict[str, Any]
-    engine: dict[str, Any]
-    models: tuple[dict[str, Any], ...]
-    requests: tuple[dict[str, Any], ...]
-
-
-_NESTED: dict[str, type[Any]] = {
-    "top": Logprob,
-    "logprobs": Logprob,
-    "choices": Choice,
-    "usage": Usage,
-    "timings": Timings,
-    "limits": Limits,
-}
+    socket: Socket
+    engine: Engine
+    models: tuple[Loaded, ...]
+    requests: tuple[Running, ...]
 
 
 def read(kind: type[T], given: dict[str, Any]) -> T:
     """A map of the wire as one of the types above. KeyError or TypeError: it is not one."""
     values = {}
-    for field in fields(kind):  # type: ignore[arg-type]
-        if field.name in given:
-            value = given[field.name]
-            inner = _NESTED.get(field.name)
+    for name, inner in _fields(kind):  # type: ignore[arg-type]  # a class can be hashed
+        if name in given:
+            value = given[name]
             if isinstance(value, list):
                 value = tuple(read(inner, item) for item in value) if inner else tuple(value)
             elif inner and value is not None:
                 value = read(inner, value)
-            values[field.name] = value
+            values[name] = value
     return kind(**values)
+
+
+@functools.cache
+def _fields(kind: type[Any]) -> list[tuple[str, type[Any] | None]]:
+    """Names of a type's fields, with the type above that each holds (alone or in a tuple)."""
+    found = []
+    for field in fields(kind):
+        words = re.findall(r"[A-Z]\w+", str(field.type))  # a string, as all annotations of this file
+        found.append((field.name, next((globals()[word] for word in words if word in globals()), None)))
+    return found
