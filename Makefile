@@ -44,7 +44,7 @@ ask: .venv/.installed .venv/.model $(LIBRARY)
 	    sleep 0.1
 	  done
 	fi
-	exec $(BIN)/luce-ask $${MODEL:+--model "$$MODEL"} -- "$$PROMPT"
+	exec $(BIN)/luce-ask $${MODEL:+--model "$$MODEL"} -- "$$PROMPT" </dev/null
 
 test: .venv/.tested .venv/.model $(LIBRARY)
 	$(call say,running the tests)
