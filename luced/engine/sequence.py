@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from luced.link import Generate, Sampling
 
 CLASSES = ("interactive", "agent", "batch")  # best first
@@ -18,6 +20,19 @@ class Request:
         self.sequences = [Sequence(self, choice, order, now) for choice in range(generate.n)]
         self.n_open = generate.n  # choices that have not ended
 
+    def state(self, now: float) -> dict[str, Any]:
+        first = self.sequences[0]
+        n_generated = sum(sequence.n_generated for sequence in self.sequences)
+        return {
+            "id": self.id,
+            "client": self.generate.client,
+            "phase": "decode" if n_generated else "prefill" if first.slot >= 0 else "queue",
+            "n_prompt": first.n_prompt,
+            "n_done": min(first.n_done, first.n_prompt),
+            "n_tokens": n_generated,
+            "age_s": now - first.arrived_s,
+        }
+
 
 class Sequence:
     """Tokens, and where their cells are.
@@ -33,12 +48,14 @@ class Sequence:
         "copies",
         "ended",
         "first_token_s",
+        "is_fresh",
         "max_tokens",
         "n_cached",
         "n_done",
         "n_prompt",
         "order",
         "priority",
+        "queued",
         "request",
         "sampling",
         "slot",
@@ -67,6 +84,8 @@ class Sequence:
         self.tenant = generate.tenant
         self.client = generate.client
         self.ended = False
+        self.queued = False  # waits to start, or for the rest of its known tokens
+        self.is_fresh = False  # has a slot that no step has seen yet
         self.n_cached = -1  # prompt tokens that came from the cache when it first started; -1: not started
         self.arrived_s = now
         self.started_s = now
@@ -85,3 +104,19 @@ class Sequence:
     def rank(self) -> tuple[int, int, int]:
         """The best (least) of all running sequences can always go on: the worst give their pages up for it."""
         return (self.priority, self.order, self.choice)
+
+    def usage(self) -> dict[str, int]:
+        return {
+            "n_prompt": self.n_prompt,
+            "n_cached": self.n_cached,
+            "n_generated": self.n_generated,
+            "n_drafted": 0,
+            "n_accepted": 0,
+        }
+
+    def timings(self, now: float) -> dict[str, float]:
+        return {
+            "queue_s": self.started_s - self.arrived_s,
+            "prefill_s": self.first_token_s - self.started_s,
+            "decode_s": now - self.first_token_s,
+        }

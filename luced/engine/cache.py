@@ -1,0 +1,127 @@
+"""The cells of a model's sequences: page tables over the pools of all groups, begun from the prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .pages import Pool
+from .plan import GroupSpec
+from .prefix import Node, PrefixCache, first_seen
+from .sequence import Sequence
+
+
+class Cache:
+    """A sequence is started; extended and, after the step, kept and trimmed, chunk by chunk; released."""
+
+    def __init__(self, groups: tuple[GroupSpec, ...], page_size: int) -> None:
+        self.groups = groups
+        self.page_size = page_size
+        self.pools = [Pool(group.n_pages) for group in groups]
+        self.prefix = PrefixCache(groups, page_size, self.pools)
+        # Pages that `window` cells touch at most: what a sequence that grows cell by cell needs at once. 0: no window.
+        self._most = [(group.window + page_size - 2) // page_size + 1 if group.window else 0 for group in groups]
+        for group, most in zip(groups, self._most, strict=True):
+            assert group.n_pages > most, f"cache group {group.name!r} needs {most + 1} pages, has {group.n_pages}"
+
+    @property
+    def n_cells(self) -> int:
+        """What one sequence can have when it is alone: a page of each group stays free for the source of a copy."""
+        return self.page_size * min(group.n_pages - 1 for group in self.groups if not group.window)
+
+    def start(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
+        """Gives it what the cache has of its tokens, except for the last: its logits are needed.
+
+        False: beside what the running ones will need for the tokens they have, there is no room for the rest.
+        """
+        tokens = sequence.tokens
+        path, length = self.prefix.match(sequence.tenant, tokens, len(tokens) - 1)
+        n_shared, n_copied = divmod(length, self.page_size)
+        for g, pool in enumerate(self.pools):
+            first = first_seen(length, self.groups[g].window) // self.page_size
+            n_idle = sum(not pool.n_users[node.pages[g]] for node in path[first:])  # idle no more when it has them
+            n_new = self._n_missing(g, len(tokens), n_shared, n_shared - first)
+            n_others = sum(max(1, self._n_missing(g, len(o.tokens), len(o.tables[g]), 0)) for o in running)
+            if n_new + n_idle + n_others > pool.n_available:
+                return False
+        self.prefix.touch(path, length)
+        sequence.tables = [self._share(g, path[:n_shared], length) for g in range(len(self.groups))]
+        if n_copied:
+            self._copy(sequence, path[n_shared], n_copied)
+        sequence.n_done = length
+        return True
+
+    def n_rows(self, sequence: Sequence, n: int) -> int:
+        """As many of the sequence's next n rows as can have cells."""
+        n_have = len(sequence.tables[0]) * self.page_size - sequence.n_done
+        if n_have >= n:
+            return n
+        return min(n, n_have + self.page_size * min(pool.n_available for pool in self.pools))
+
+    def extend(self, sequence: Sequence, n: int) -> tuple[list[int], ...]:
+        """Makes room for the next n rows (no more than n_rows): their slots in each group."""
+        size, begin, end = self.page_size, sequence.n_done, sequence.n_done + n
+        slots = []
+        for g, table in enumerate(sequence.tables):
+            while len(table) * size < end:
+                table.append(self._take(g))
+            slots.append([table[cell // size] * size + cell % size for cell in range(begin, end)])
+        return tuple(slots)
+
+    def copied(self, sequence: Sequence) -> None:
+        """Its copies have been made."""
+        for g, src, _, _ in sequence.copies:
+            self.pools[g].drop(src)
+        sequence.copies.clear()
+
+    def keep(self, sequence: Sequence) -> None:
+        """Puts its cells into the prefix cache."""
+        if sequence.n_done:
+            self.prefix.insert(sequence.tenant, sequence.tokens[: sequence.n_done], sequence.tables)
+
+    def trim(self, sequence: Sequence) -> None:
+        """Gives back the pages that no later row sees."""
+        for g, group in enumerate(self.groups):
+            if not group.window:
+                continue
+            table = sequence.tables[g]
+            i = first_seen(sequence.n_done, group.window) // self.page_size - 1
+            while i >= 0 and table[i] >= 0:
+                self.pools[g].drop(table[i])
+                table[i] = -1
+                i -= 1
+
+    def release(self, sequence: Sequence) -> None:
+        """Takes all its pages; the prefix cache keeps what it can."""
+        if not sequence.copies:  # else its cells are not there yet, and those it shares are kept already
+            self.keep(sequence)
+        self.copied(sequence)
+        for pool, table in zip(self.pools, sequence.tables, strict=True):
+            for page in table:
+                if page >= 0:
+                    pool.drop(page)
+        sequence.tables = []
+        sequence.n_done = 0
+
+    def _n_missing(self, g: int, n_tokens: int, n_pages: int, n_seen: int) -> int:
+        """Pages that n_tokens need beyond the first n_pages, n_seen of which the window still sees."""
+        n_missing = -(-n_tokens // self.page_size) - n_pages
+        return min(n_missing, self._most[g] - n_seen) if self._most[g] else n_missing
+
+    def _share(self, g: int, path: list[Node], length: int) -> list[int]:
+        first = first_seen(length, self.groups[g].window) // self.page_size
+        table = [-1] * min(first, len(path)) + [node.pages[g] for node in path[first:]]
+        for page in table[first:]:
+            self.pools[g].hold(page)
+        return table
+
+    def _copy(self, sequence: Sequence, node: Node, n_cells: int) -> None:
+        for g, pool in enumerate(self.pools):
+            pool.hold(node.pages[g])  # until the copy has been made
+        for g, table in enumerate(sequence.tables):
+            table.append(self._take(g))
+            sequence.copies.append((g, node.pages[g], table[-1], n_cells))
+
+    def _take(self, g: int) -> int:
+        if not self.pools[g].n_free:
+            self.prefix.evict(g)
+        return self.pools[g].take()

@@ -1,0 +1,206 @@
+"""The prefix cache: one tree of tokens for each tenant, whose nodes own the pages that hold those tokens' cells.
+
+A node is one page of tokens. Only full nodes have children; a node with fewer tokens is the end of something. No node's
+tokens are a prefix of a sibling's. A sequence that matches part of a page copies those cells; the page's own writer
+goes on behind them, which a node does not see: cells are only ever appended.
+
+In groups with a window a node may lack its page (-1). A match is cut to where every group can continue.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from .pages import Pool
+from .plan import GroupSpec
+
+Key = tuple[int, ...]
+
+
+class Node:
+    """`tokens` at the depth of the node, and for each group the page with their cells, or -1."""
+
+    __slots__ = ("children", "pages", "parent", "tokens")
+
+    def __init__(self, parent: Node | None, tokens: Key, pages: list[int]) -> None:
+        self.parent = parent
+        self.tokens = tokens
+        self.pages = pages
+        self.children: dict[Key, Node] = {}
+
+
+class PrefixCache:
+    """All pages are of `pools`; who matches a node holds its pages itself."""
+
+    def __init__(self, groups: tuple[GroupSpec, ...], page_size: int, pools: list[Pool]) -> None:
+        assert groups[0].window == 0, "the first cache group must not have a window"
+        self._groups = groups
+        self._page_size = page_size
+        self._pools = pools
+        self._roots: dict[str, Node] = {}
+        # Least recently used first. All nodes, children before their parents: the first that nobody uses is a leaf. For
+        # each group with a window the nodes that have its page, parents first: what the window has left goes first.
+        self._nodes: OrderedDict[Node, None] = OrderedDict()
+        self._windowed: dict[int, OrderedDict[Node, None]] = {
+            g: OrderedDict() for g, group in enumerate(groups) if group.window
+        }
+        self.n_evicted = 0  # nodes, and pages that nodes lost to a window's pool
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self._nodes)
+
+    def match(self, tenant: str, tokens: list[int], limit: int) -> tuple[list[Node], int]:
+        """The longest prefix of tokens[:limit] from which every group can continue: its nodes, its length."""
+        size = self._page_size
+        node = self._roots.get(tenant)
+        path: list[Node] = []
+        if node is None:
+            return path, 0
+        length = 0
+        while length + size <= limit and (child := node.children.get(tuple(tokens[length : length + size]))):
+            path.append(child)
+            node = child
+            length += size
+        closest, n_common = _closest(node, tuple(tokens[length : min(length + size, limit)]))
+        if closest is not None:
+            path.append(closest)
+            length += n_common
+        length = self._cut(path, length)
+        return path[: -(-length // size)], length
+
+    def insert(self, tenant: str, tokens: list[int], tables: list[list[int]]) -> None:
+        """Keeps the pages of `tables`, which hold the cells of `tokens`.
+
+        Where the tree has a full page of the same tokens already, that page replaces the one in `tables`.
+        """
+        size = self._page_size
+        node = self._roots.get(tenant)
+        if node is None:
+            node = self._roots[tenant] = Node(None, (), [])
+        path = []
+        for i in range(-(-len(tokens) // size)):
+            key = tuple(tokens[i * size : (i + 1) * size])
+            child = node.children.get(key)
+            if child is None:
+                child, n_common = _closest(node, key)
+                if child is not None and n_common == len(key):  # the tree knows more than these tokens
+                    path.append(child)
+                    break
+                if child is None or n_common < len(child.tokens):
+                    child = Node(node, key, [-1] * len(self._groups))
+                else:  # this one goes on where an earlier one ended
+                    self._empty(child)
+                    del node.children[child.tokens]
+                    child.tokens = key
+                node.children[key] = child
+                self._nodes[child] = None
+            self._share(child, i, tables)
+            path.append(child)
+            node = child
+        self.touch(path, len(tokens))
+
+    def touch(self, path: list[Node], length: int) -> None:
+        """The first `length` tokens along `path` were used just now."""
+        for node in reversed(path):
+            self._nodes.move_to_end(node)
+        for g, nodes in self._windowed.items():
+            for node in path[first_seen(length, self._groups[g].window) // self._page_size :]:
+                if node in nodes:
+                    nodes.move_to_end(node)
+
+    def evict(self, g: int) -> None:
+        """Frees an idle page of group g, of what was not used for the longest time."""
+        n_users = self._pools[g].n_users
+        nodes = self._windowed.get(g, self._nodes)
+        for _ in range(len(nodes)):
+            node = next(iter(nodes))
+            if n_users[node.pages[g]] or (nodes is self._nodes and node.children):
+                nodes.move_to_end(node)
+                continue
+            self.n_evicted += 1
+            if nodes is self._nodes:
+                self._remove(node)
+            else:
+                self._drop_page(node, g)
+            return
+        raise AssertionError(f"no idle page in group {self._groups[g].name!r}")
+
+    def clear(self) -> None:
+        """Lets go of everything."""
+        for node in self._nodes:
+            self._empty(node)
+        self._nodes.clear()
+        self._roots.clear()
+
+    def _cut(self, path: list[Node], length: int) -> int:
+        """At most `length` such that each window before it has all its pages."""
+        size = self._page_size
+        complete = False
+        while not complete:
+            complete = True
+            for g in self._windowed:
+                first = first_seen(length, self._groups[g].window) // size
+                for i in range(-(-length // size) - 1, first - 1, -1):
+                    if path[i].pages[g] < 0:
+                        length = i * size
+                        complete = False
+                        break
+        return length
+
+    def _share(self, node: Node, i: int, tables: list[list[int]]) -> None:
+        """Node and tables have the same page i, in each group that has one."""
+        is_full = len(node.tokens) == self._page_size
+        for g, table in enumerate(tables):
+            mine, page = table[i], node.pages[g]
+            if mine < 0 or mine == page:
+                continue
+            pool = self._pools[g]
+            if page < 0:
+                pool.cache(mine)
+                node.pages[g] = mine
+                if g in self._windowed:
+                    self._windowed[g][node] = None
+            elif is_full:  # else `mine` is still being written
+                pool.hold(page)
+                pool.drop(mine)
+                table[i] = page
+
+    def _remove(self, node: Node) -> None:
+        self._empty(node)
+        del self._nodes[node]
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.tokens]
+        if parent.parent is None and not parent.children:
+            self._roots = {tenant: root for tenant, root in self._roots.items() if root.children}
+
+    def _empty(self, node: Node) -> None:
+        for g, page in enumerate(node.pages):
+            if page >= 0:
+                self._drop_page(node, g)
+
+    def _drop_page(self, node: Node, g: int) -> None:
+        self._pools[g].uncache(node.pages[g])
+        node.pages[g] = -1
+        if g in self._windowed:
+            del self._windowed[g][node]
+
+
+def first_seen(position: int, window: int) -> int:
+    """The first cell that a row at `position` sees, and hence the first that any later row sees."""
+    return max(0, position - window + 1) if window else 0
+
+
+def _closest(node: Node, tokens: Key) -> tuple[Node | None, int]:
+    """The child with the longest common prefix with `tokens`, and that prefix's length; None: they differ at once."""
+    best, n_best = None, 0
+    for child in node.children.values():
+        n = 0
+        for a, b in zip(child.tokens, tokens, strict=False):
+            if a != b:
+                break
+            n += 1
+        if n > n_best:
+            best, n_best = child, n
+    return best, n_best

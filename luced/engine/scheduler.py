@@ -1,0 +1,294 @@
+"""Which rows of which sequences the next step computes, and what follows from what it gave.
+
+Pure policy: no device, no clock but the one passed in. In each step every sequence that decodes has one row, in order
+of rank; what is left goes to prompts, class by class, client by client. Nothing is called between plan and commit.
+
+When pages run out, the sequence of the worst rank gives its pages back and waits; its tokens stay, and the prefix
+cache keeps what it can of its cells. The best one can always go on, so everything ends.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from operator import attrgetter
+from typing import Any
+
+from luced.errors import RequestError
+from luced.link import Finished, Generate, Message, Progress, Tokens
+
+from .cache import Cache
+from .fair import Clients
+from .plan import LENGTH, RUNNING, STOP, Chunk, Emitted, Model, Plan
+from .sequence import CLASSES, Request, Sequence
+from .slots import Slots
+
+CHUNK = 64  # prompts are cut at absolute multiples of this, so that equal prompts give equal chunks
+_rank = attrgetter("rank")
+_n_rows = attrgetter("n_rows")
+_REASONS = {STOP: "stop", LENGTH: "length"}
+
+
+class Scheduler:
+    """The requests of one model."""
+
+    def __init__(self, model: Model) -> None:
+        self.cache = Cache(model.groups, model.page_size)
+        self.n_ctx = min(model.n_ctx, self.cache.n_cells)
+        self.n_vocab = model.n_vocab
+        self.n_batch = model.n_batch
+        self.requests: dict[int, Request] = {}
+        self.n_steps = 0
+        self.n_rows = 0
+        self.n_cached = 0  # prompt tokens that came from the cache
+        self.n_preempted = 0
+        self._slots = Slots(min(model.n_seqs, max(1, model.n_batch // 2)))  # so that prompts go on beside them
+        self._classes = tuple(Clients() for _ in CLASSES)
+        self._running: list[Sequence] = []  # those with a slot, best rank first
+        self._blocked = False  # the next to start did not fit, and nothing has changed since
+        self._n_arrived = 0
+
+    # ---- requests ----
+
+    def submit(self, generate: Generate, now: float) -> None:
+        """RequestError: it can never run."""
+        self._check(generate)
+        self._n_arrived += 1
+        request = self.requests[generate.id] = Request(generate, self._n_arrived, now)
+        for sequence in request.sequences:
+            self._classes[sequence.priority].enter(sequence)
+        self._enqueue(request.sequences[0])
+
+    def abandon(self, request_id: int) -> None:
+        """Frees all that it has. An id that is not known has ended already."""
+        request = self.requests.get(request_id)
+        for sequence in request.sequences if request else ():
+            if not sequence.ended:
+                self._end(sequence)
+
+    def truncate(self, request_id: int, choice: int, n_tokens: int, now: float) -> list[Message]:
+        """The choice ends with its first n_tokens generated tokens. One that is not known has ended already."""
+        request = self.requests.get(request_id)
+        if request is None or request.sequences[choice].ended:
+            return []
+        sequence = request.sequences[choice]
+        del sequence.tokens[sequence.n_prompt + n_tokens :]
+        sequence.n_done = min(sequence.n_done, len(sequence.tokens))
+        return [self._finish(sequence, "truncated", now)]
+
+    def _check(self, generate: Generate) -> None:
+        n_prompt, n_tokens = len(generate.prompt), len(generate.prompt) + generate.max_tokens
+        if not n_prompt:
+            raise RequestError("bad_parameter", "the prompt is empty: there is nothing to continue", parameter="prompt")
+        worst = max(generate.prompt, key=lambda token: token if token >= 0 else self.n_vocab - token)
+        if not 0 <= worst < self.n_vocab:
+            raise RequestError(
+                "bad_parameter", f"token {worst} is not in the vocabulary of {self.n_vocab}", parameter="prompt"
+            )
+        if n_tokens > self.n_ctx:
+            raise RequestError(
+                "context_too_long",
+                f"{n_prompt} prompt tokens and {generate.max_tokens} to generate do not fit a context of {self.n_ctx}",
+                n_prompt=n_prompt,
+                max_tokens=generate.max_tokens,
+                n_ctx=self.n_ctx,
+            )
+
+    # ---- plan ----
+
+    def plan(self, now: float) -> Plan | None:
+        """The next step; None: there is nothing to do."""
+        chunks: dict[Sequence, Chunk] = {}
+        for sequence in [s for s in self._running if not s.queued]:
+            if sequence.slot >= 0 and self._n_rows(sequence, 1, chunks):  # else a better one has taken its place
+                self._add(sequence, 1, chunks)
+        n_left = self.n_batch - len(chunks)
+        if chunks:  # those that decode wait for the prompts in their step
+            n_left = min(n_left, max(CHUNK, self.n_batch // 4))
+        self._fill(n_left, chunks, now)
+        assert chunks or not self.requests, "requests, but nothing to run"
+        if not chunks:
+            return None
+        copies: tuple[list[tuple[int, int, int]], ...] = tuple([] for _ in self.cache.groups)
+        for sequence in chunks:
+            for g, src, dst, n_cells in sequence.copies:
+                copies[g].append((src, dst, n_cells))
+        rows = tuple(chunks.values())
+        return Plan(rows, copies, sum(len(chunk.tokens) for chunk in rows), sum(chunk.n_out for chunk in rows))
+
+    def _fill(self, n_left: int, chunks: dict[Sequence, Chunk], now: float) -> None:
+        """Adds n_left rows of prompts: of the best class first, and in it of the client that has had the fewest."""
+        has_prompts = False
+        for clients in self._classes:
+            turn = clients.waiting()
+            while turn and n_left:
+                client = min(turn, key=_n_rows)
+                sequence = client.next
+                if n_rows := self._n_prompt_rows(sequence, n_left, has_prompts, chunks, now):
+                    self._add(sequence, n_rows, chunks)
+                    has_prompts = True
+                    n_left -= n_rows
+                    if sequence.n_done + n_rows == len(sequence.tokens):
+                        clients.unqueue(sequence)
+                if not client.queue or client.next is sequence:  # a sequence has one chunk in a step
+                    turn.remove(client)
+
+    def _n_prompt_rows(
+        self, sequence: Sequence, n_left: int, has_prompts: bool, chunks: dict[Sequence, Chunk], now: float
+    ) -> int:
+        """Rows of its chunk: to its end, or else to a multiple of CHUNK; where that is too far, it waits for a step of
+        its own."""
+        if sequence.slot < 0 and not self._start(sequence, chunks, now):
+            return 0
+        n_known = len(sequence.tokens) - sequence.n_done
+        n_rows = self._n_rows(sequence, min(n_known, n_left), chunks)
+        n_over = (sequence.n_done + n_rows) % CHUNK
+        if n_rows == n_known:
+            return n_rows
+        if n_over < n_rows:
+            return n_rows - n_over
+        return 0 if has_prompts else n_rows
+
+    def _add(self, sequence: Sequence, n_rows: int, chunks: dict[Sequence, Chunk]) -> None:
+        begin, end = sequence.n_done, sequence.n_done + n_rows
+        slots = self.cache.extend(sequence, n_rows)
+        n_out = int(end == len(sequence.tokens) and sequence.n_left > 0)
+        chunks[sequence] = Chunk(sequence, sequence.tokens[begin:end], begin, slots, n_out, sequence.is_fresh)
+        self._classes[sequence.priority].charge(sequence, n_rows)
+
+    def _n_rows(self, sequence: Sequence, n: int, chunks: dict[Sequence, Chunk]) -> int:
+        """As many of its next n rows as there are pages for, once those of worse rank have made room."""
+        while (n_rows := self.cache.n_rows(sequence, n)) < n and self._running[-1] is not sequence:
+            self._preempt(self._running[-1], chunks)
+        return n_rows
+
+    def _start(self, sequence: Sequence, chunks: dict[Sequence, Chunk], now: float) -> bool:
+        """Gives it a slot and page tables. False: it must wait for others to end."""
+        if self._blocked:
+            return False
+        while not (self._slots.n_free and self.cache.start(sequence, self._running)):
+            victim = self._victim(sequence)
+            if victim is None:
+                self._blocked = True
+                return False
+            self._preempt(victim, chunks)
+        sequence.slot = self._slots.take()
+        sequence.is_fresh = True
+        insort(self._running, sequence, key=_rank)
+        if sequence.n_cached < 0:
+            sequence.n_cached = sequence.n_done
+            sequence.started_s = now
+            self.n_cached += sequence.n_done
+        sequence.n_cached = min(sequence.n_cached, sequence.n_done)  # less, if it must do again what had been cached
+        return True
+
+    def _victim(self, sequence: Sequence) -> Sequence | None:
+        """Who must make room for `sequence` to start: the worst of a lower class; else, where its client has nothing
+        running in its class, the worst of the client that has most."""
+        if not self._running or self._running[-1].priority > sequence.priority:
+            return self._running[-1] if self._running else None
+        peers = [s for s in self._running if s.priority == sequence.priority]
+        n_running = Counter(s.client for s in peers)
+        if not peers or n_running[sequence.client]:
+            return None
+        client, most = n_running.most_common(1)[0]
+        return next(s for s in reversed(peers) if s.client == client) if most > 1 else None
+
+    def _preempt(self, victim: Sequence, chunks: dict[Sequence, Chunk]) -> None:
+        chunks.pop(victim, None)
+        self._stop(victim)
+        if not victim.queued:
+            self._enqueue(victim)
+        self.n_preempted += 1
+
+    # ---- commit ----
+
+    def commit(self, plan: Plan, emitted: list[Emitted], now: float) -> list[Message]:
+        """Takes in what a step gave: what to tell the front."""
+        messages: list[Message] = []
+        results = iter(emitted)
+        self.n_steps += 1
+        self.n_rows += plan.n_rows
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            sequence.n_done += len(chunk.tokens)
+            sequence.is_fresh = False
+            self.cache.copied(sequence)
+            if chunk.position < sequence.n_prompt or len(chunk.tokens) > 1:
+                self.cache.keep(sequence)
+            self.cache.trim(sequence)
+            if not sequence.n_generated:
+                messages += self._prefilled(sequence, now)
+            if chunk.n_out:
+                messages += self._emit(sequence, next(results), now)
+            elif not sequence.max_tokens and sequence.n_done == sequence.n_prompt:
+                messages.append(self._finish(sequence, "length", now))
+        return messages
+
+    def _prefilled(self, sequence: Sequence, now: float) -> list[Message]:
+        """More of the prompt is done; when all is, the other choices may start."""
+        request, n_done, n_prompt = sequence.request, sequence.n_done, sequence.n_prompt
+        if n_done == n_prompt:
+            sequence.first_token_s = now
+        if sequence.choice:
+            return []
+        if n_done == n_prompt:
+            for other in request.sequences[1:]:
+                self._enqueue(other)
+        return [Progress(request.id, n_done, n_prompt, sequence.n_cached)]
+
+    def _emit(self, sequence: Sequence, emitted: Emitted, now: float) -> list[Message]:
+        sequence.tokens.append(emitted.token)
+        logprobs: list[Any] | None = None
+        if sequence.sampling.n_logprobs >= 0:
+            logprobs = [[emitted.logprob, [list(one) for one in emitted.top]]]
+        messages: list[Message] = [Tokens(sequence.request.id, sequence.choice, [emitted.token], logprobs)]
+        if emitted.finish != RUNNING:
+            messages.append(self._finish(sequence, _REASONS[emitted.finish], now))
+        return messages
+
+    def _finish(self, sequence: Sequence, reason: str, now: float) -> Finished:
+        usage, timings = sequence.usage(), sequence.timings(now)
+        self._end(sequence)
+        return Finished(sequence.request.id, sequence.choice, reason, usage, timings)
+
+    # ---- sequences ----
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        self._classes[sequence.priority].queue(sequence)
+        self._blocked = False
+
+    def _stop(self, sequence: Sequence) -> None:
+        """Its slot and its pages are for others."""
+        self._running.remove(sequence)
+        self._slots.give_back(sequence.slot)
+        sequence.slot = -1
+        self.cache.release(sequence)
+        self._blocked = False
+
+    def _end(self, sequence: Sequence) -> None:
+        sequence.ended = True
+        if sequence.slot >= 0:
+            self._stop(sequence)
+        self._classes[sequence.priority].leave(sequence)
+        request = sequence.request
+        request.n_open -= 1
+        if not request.n_open:
+            del self.requests[request.id]
+
+    # ---- what it is doing ----
+
+    def state(self, now: float) -> dict[str, Any]:
+        """Counters, and each request's phase (queue | prefill | decode), prompt and generated tokens, and age."""
+        return {
+            "n_steps": self.n_steps,
+            "n_rows": self.n_rows,
+            "n_cached": self.n_cached,
+            "n_preempted": self.n_preempted,
+            "n_evicted": self.cache.prefix.n_evicted,
+            "pages": {
+                group.name: {"total": group.n_pages, "free": pool.n_free, "cached": pool.n_idle}
+                for group, pool in zip(self.cache.groups, self.cache.pools, strict=True)
+            },
+            "requests": [request.state(now) for request in self.requests.values()],
+        }

@@ -1,0 +1,123 @@
+"""A model without arithmetic whose tokens depend on every cell that a row sees.
+
+A cell holds a number made of its token, its position and all cells that its row saw: a wrong page, a stale cell, a copy
+that was forgotten or a window that was cut too short changes all that follows.
+"""
+
+from __future__ import annotations
+
+from luced.engine.plan import LENGTH, RUNNING, STOP, Emitted, GroupSpec, Plan
+from luced.link import Generate
+
+N_VOCAB = 50
+
+
+class FakeModel:
+    architecture = "fake"
+    n_vocab = N_VOCAB
+
+    def __init__(
+        self,
+        groups: tuple[GroupSpec, ...] = (GroupSpec("full", 64),),
+        page_size: int = 4,
+        n_batch: int = 16,
+        n_seqs: int = 4,
+        n_ctx: int = 1 << 20,
+    ) -> None:
+        self.groups = groups
+        self.page_size = page_size
+        self.n_batch = n_batch
+        self.n_seqs = n_seqs
+        self.n_ctx = n_ctx
+        self.memory = {"kv": 1}
+        self.is_closed = False
+        self.plans: list[Plan] = []
+        self._cells = [[-1] * (group.n_pages * page_size) for group in groups]
+        self._rows: list[_Row | None] = [None] * n_seqs
+
+    def step(self, plan: Plan) -> list[Emitted]:
+        self.plans.append(plan)
+        assert plan.n_rows == sum(len(chunk.tokens) for chunk in plan.chunks) <= self.n_batch
+        assert 0 < len(plan.chunks) <= self.n_seqs
+        for cells, copies in zip(self._cells, plan.copies, strict=True):
+            self._copy(cells, copies)
+        written = [slot for chunk in plan.chunks for slot in chunk.slots[0]]
+        assert len(written) == len(set(written)), "two rows write the same cell"
+        emitted = []
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            if chunk.fresh:
+                generated = sequence.tokens[sequence.n_prompt :]
+                self._rows[sequence.slot] = _Row(sequence.n_left, frozenset(sequence.stop_ids), list(generated))
+            value = 0
+            for i, token in enumerate(chunk.tokens):
+                position = chunk.position + i
+                value = self._value(sequence.tables, token, position)
+                for cells, slots in zip(self._cells, chunk.slots, strict=True):
+                    cells[slots[i]] = value
+            if chunk.n_out:
+                row = self._rows[sequence.slot]
+                assert row is not None
+                position = chunk.position + len(chunk.tokens)
+                emitted.append(row.emit(_draw(value, sequence.sampling.seed, sequence.choice, position, row.generated)))
+        assert len(emitted) == plan.n_out
+        return emitted
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _copy(self, cells: list[int], copies: list[tuple[int, int, int]]) -> None:
+        sources, destinations = {src for src, _, _ in copies}, [dst for _, dst, _ in copies]
+        assert len(destinations) == len(set(destinations))
+        assert not sources & set(destinations)
+        for src, dst, n in copies:
+            src, dst = src * self.page_size, dst * self.page_size
+            cells[dst : dst + n] = cells[src : src + n]
+
+    def _value(self, tables: list[list[int]], token: int, position: int) -> int:
+        seen = []
+        for cells, group, table in zip(self._cells, self.groups, tables, strict=True):
+            first = max(0, position - group.window + 1) if group.window else 0
+            for cell in range(first, position):
+                page = table[cell // self.page_size]
+                seen.append(cells[page * self.page_size + cell % self.page_size] if page >= 0 else -2)
+        return hash((token, position, *seen))
+
+
+class _Row:
+    """What the device keeps of a sequence."""
+
+    def __init__(self, n_left: int, stop_ids: frozenset[int], generated: list[int]) -> None:
+        self.n_left = n_left
+        self.stop_ids = stop_ids
+        self.generated = generated
+
+    def emit(self, token: int) -> Emitted:
+        self.n_left -= 1
+        self.generated.append(token)
+        finish = STOP if token in self.stop_ids else LENGTH if self.n_left == 0 else RUNNING
+        return Emitted(token, finish, -1.0, ((token, -1.0),))
+
+
+def _draw(value: int, seed: int, choice: int, position: int, generated: list[int]) -> int:
+    return hash((value, seed, choice, position, *sorted(generated))) % N_VOCAB
+
+
+def alone(groups: tuple[GroupSpec, ...], generate: Generate, choice: int) -> tuple[list[int], str]:
+    """Tokens and reason of a choice by definition: no pages, no chunks, no company."""
+    values: list[int] = []
+    generated: list[int] = []
+    tokens = list(generate.prompt)
+    while True:
+        for position in range(len(values), len(tokens)):
+            seen = []
+            for group in groups:
+                seen += values[max(0, position - group.window + 1) if group.window else 0 : position]
+            values.append(hash((tokens[position], position, *seen)))
+        if len(generated) == generate.max_tokens:
+            return generated, "length"
+        token = _draw(values[-1], generate.sampling.seed, choice, len(tokens), generated)
+        tokens.append(token)
+        generated.append(token)
+        if token in generate.stop_ids:
+            return generated, "stop"

@@ -1,0 +1,207 @@
+"""The whole policy under random arrivals, cancels, truncations and want of pages: every answer is as if alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from luced.engine import scheduler as scheduler_module
+from luced.engine.cache import Cache
+from luced.engine.plan import GroupSpec
+from luced.engine.prefix import Node
+from luced.engine.scheduler import Scheduler
+from luced.errors import RequestError
+from luced.link import Finished, Generate, Message, Progress, Sampling, Tokens
+from tests.engine.fake import N_VOCAB, FakeModel, alone
+
+
+def check_cache(cache: Cache, scheduler: Scheduler) -> None:
+    """Every page is accounted for: users, tree, free list."""
+    nodes = _nodes(cache.prefix)
+    sequences = [s for r in scheduler.requests.values() for s in r.sequences]
+    for g, pool in enumerate(cache.pools):
+        users: Counter[int] = Counter()
+        for sequence in sequences:
+            users.update(page for page in (sequence.tables[g] if sequence.tables else ()) if page >= 0)
+            users.update(src for group, src, _, _ in sequence.copies if group == g)
+        cached = [node.pages[g] for node in nodes if node.pages[g] >= 0]
+        assert len(cached) == len(set(cached)), "two nodes have one page"
+        assert pool.n_users == [users[page] for page in range(pool.n_pages)]
+        assert [page for page in range(pool.n_pages) if pool._cached[page]] == sorted(cached)
+        assert pool.n_idle == sum(not users[page] for page in cached)
+        assert sorted(pool._free) == [p for p in range(pool.n_pages) if not users[p] and p not in cached]
+    for node in nodes:
+        assert node.pages[0] >= 0
+        keys = sorted(node.children)
+        assert not any(b[: len(a)] == a for a, b in pairwise(keys))
+        assert not node.children or len(node.tokens) == cache.page_size
+
+
+def _nodes(prefix: Any) -> list[Node]:
+    found, left = [], [child for root in prefix._roots.values() for child in root.children.values()]
+    while left:
+        node = left.pop()
+        found.append(node)
+        left += node.children.values()
+    assert set(found) == set(prefix._nodes)
+    return found
+
+
+class Policy(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.n_submitted = 0
+        self.generates: dict[int, Generate] = {}
+        self.said: dict[tuple[int, int], list[int]] = {}
+        self.finished: dict[tuple[int, int], Finished] = {}
+        self.truncated: dict[tuple[int, int], int] = {}
+        self.n_done: dict[int, int] = {}
+
+    @initialize(
+        page_size=st.integers(1, 5),
+        n_pages=st.integers(4, 24),
+        window=st.sampled_from([0, 1, 2, 3, 5, 8]),
+        n_window_pages=st.integers(0, 8),
+        n_batch=st.integers(1, 24),
+        n_seqs=st.integers(1, 5),
+        chunk=st.integers(1, 8),
+    )
+    def open(
+        self, page_size: int, n_pages: int, window: int, n_window_pages: int, n_batch: int, n_seqs: int, chunk: int
+    ) -> None:
+        groups: tuple[GroupSpec, ...] = (GroupSpec("full", n_pages),)
+        if window:
+            most = (window + page_size - 2) // page_size + 1
+            groups += (GroupSpec("swa", most + 1 + n_window_pages, window),)
+        scheduler_module.CHUNK = chunk
+        self.model = FakeModel(groups, page_size, n_batch, n_seqs)
+        self.scheduler = Scheduler(self.model)
+
+    @rule(data=st.data())
+    def submit(self, data: st.DataObject) -> None:
+        earlier = [generate.prompt + self.said.get((i, 0), []) for i, generate in self.generates.items()]
+        start = data.draw(st.sampled_from([[], *earlier]))
+        start = start[: data.draw(st.integers(0, len(start)))]
+        prompt = start + data.draw(st.lists(st.integers(0, 3), min_size=not start, max_size=12))
+        self.n_submitted += 1
+        generate = Generate(
+            id=self.n_submitted,
+            model="fake",
+            prompt=prompt,
+            sampling=Sampling(seed=data.draw(st.integers(0, 3))),
+            stop_ids=data.draw(st.lists(st.integers(0, N_VOCAB - 1), max_size=3)),
+            max_tokens=data.draw(st.integers(0, 12)),
+            n=data.draw(st.sampled_from([1, 1, 1, 2, 3])),
+            priority=data.draw(st.sampled_from(["interactive", "agent", "batch"])),
+            tenant=data.draw(st.sampled_from(["a", "a", "a", "b"])),
+            client=data.draw(st.integers(0, 3)),
+        )
+        n_tokens = len(prompt) + generate.max_tokens
+        if n_tokens > self.scheduler.n_ctx:
+            with pytest.raises(RequestError) as refused:
+                self.scheduler.submit(generate, self.now)
+            assert refused.value.name == "context_too_long"
+            return
+        self.scheduler.submit(generate, self.now)
+        self.generates[generate.id] = generate
+
+    @rule(n=st.integers(1, 6))
+    def step(self, n: int) -> None:
+        for _ in range(n):
+            self.now += 1
+            plan = self.scheduler.plan(self.now)
+            if plan is None:
+                return
+            self.hear(self.scheduler.commit(plan, self.model.step(plan), self.now))
+
+    @rule(data=st.data())
+    def abandon(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.integers(1, self.n_submitted + 1))
+        self.scheduler.abandon(request_id)
+        if any((request_id, c) not in self.finished for c in range(self._n(request_id))):
+            self.generates.pop(request_id, None)
+
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        said = [key for key, tokens in self.said.items() if tokens]
+        if not said:
+            return
+        request_id, choice = data.draw(st.sampled_from(said))
+        n_tokens = data.draw(st.integers(0, len(self.said[request_id, choice])))
+        messages = self.scheduler.truncate(request_id, choice, n_tokens, self.now)
+        if messages:
+            self.truncated[request_id, choice] = n_tokens
+        self.hear(messages)
+
+    def _n(self, request_id: int) -> int:
+        return self.generates[request_id].n if request_id in self.generates else 0
+
+    def hear(self, messages: list[Message]) -> None:
+        for message in messages:
+            assert isinstance(message, Progress | Tokens | Finished)
+            assert message.id in self.generates, "a word about a request that was abandoned"
+            if isinstance(message, Tokens):
+                assert (message.id, message.choice) not in self.finished
+                self.said.setdefault((message.id, message.choice), []).extend(message.tokens)
+            elif isinstance(message, Finished):
+                assert (message.id, message.choice) not in self.finished
+                self.finished[message.id, message.choice] = message
+            else:
+                assert message.n_total == len(self.generates[message.id].prompt)
+                assert message.n_cached <= message.n_done <= message.n_total
+
+    @invariant()
+    def pages_are_accounted_for(self) -> None:
+        if hasattr(self, "scheduler"):
+            check_cache(self.scheduler.cache, self.scheduler)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(10_000):
+            plan = self.scheduler.plan(self.now)
+            if plan is None:
+                break
+            self.hear(self.scheduler.commit(plan, self.model.step(plan), self.now))
+        assert not self.scheduler.requests
+        for request_id, generate in self.generates.items():
+            for choice in range(generate.n):
+                self.check_answer(request_id, generate, choice)
+        check_cache(self.scheduler.cache, self.scheduler)
+        self.scheduler.cache.prefix.clear()
+        assert all(pool.n_free == pool.n_pages for pool in self.scheduler.cache.pools)
+        assert self.scheduler._slots.n_free == min(self.model.n_seqs, max(1, self.model.n_batch // 2))
+        assert not any(clients._by_id for clients in self.scheduler._classes)
+
+    def check_answer(self, request_id: int, generate: Generate, choice: int) -> None:
+        tokens, reason = alone(self.model.groups, generate, choice)
+        finished, said = self.finished[request_id, choice], self.said.get((request_id, choice), [])
+        if (request_id, choice) in self.truncated:
+            assert finished.reason == "truncated"
+            assert finished.usage["n_generated"] == self.truncated[request_id, choice]
+            assert said == tokens[: len(said)]
+        else:
+            assert (said, finished.reason) == (tokens, reason)
+            assert finished.usage["n_generated"] == len(tokens)
+        assert 0 <= finished.usage["n_cached"] < finished.usage["n_prompt"] == len(generate.prompt)
+
+
+def test_every_answer_is_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "CHUNK", scheduler_module.CHUNK)  # and back at the end
+    run_state_machine_as_test(
+        Policy,
+        settings=settings(
+            max_examples=200,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
