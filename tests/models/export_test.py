@@ -1,0 +1,36 @@
+"""tinygguf writes what the converters write: llama.cpp, reading its files, says what HF says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import tinygguf
+from tests.models.cases import CASES, make, reference, tokens
+
+pytestmark = pytest.mark.slow
+EXACT = [name for name, case in CASES.items() if case.dtype == "F32"]
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_llama_cpp_reads_it_as_hf(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("xllamacpp")
+    from tests.models.llamacpp import LlamaCpp
+
+    case = replace(CASES[name], config=CASES[name].config | {"vocab_size": tinygguf.N_VOCAB})
+    model = make(case)
+    logits = reference(model, tokens(case)).astype(np.float64)
+    path = tinygguf.export(model, tmp_path / "m.gguf", vocabulary=True)
+    # llama.cpp reports logprobs only if the likeliest token is text: a printable ASCII byte or a merge.
+    best = logits.argmax(1)
+    last = int(np.flatnonzero(((best > 35) & (best < 130)) | (best >= 259))[-1])
+    expected = logits[last] - np.logaddexp.reduce(logits[last])
+    ours = LlamaCpp(path, n_threads=1).logprobs(tokens(case)[: last + 1], tinygguf.N_VOCAB)
+    assert len(ours) == tinygguf.N_VOCAB
+    # llama.cpp looks GELU up in a table of halves.
+    tolerance = 5e-3 if case.architecture == "gemma3" else 1e-4
+    assert max(abs(expected[token] - logprob) for token, logprob in ours.items()) < tolerance

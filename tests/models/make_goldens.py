@@ -1,0 +1,24 @@
+"""Writes goldens/: each case's GGUF file and HF's logits for it. `python -m tests.models.make_goldens`; needs torch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests import tinygguf
+from tests.models.cases import CASES, GOLDENS, make, reference, tokens
+
+MAX_BYTES = 300_000
+
+
+def main() -> None:
+    GOLDENS.mkdir(exist_ok=True)
+    for name, case in CASES.items():
+        model = make(case)
+        path = tinygguf.export(model, GOLDENS / f"{name}.gguf", case.dtype)
+        np.savez_compressed(GOLDENS / f"{name}.npz", tokens=tokens(case), logits=reference(model, tokens(case)))
+        assert path.stat().st_size < MAX_BYTES, (name, path.stat().st_size)
+        print(f"{name}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
