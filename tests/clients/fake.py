@@ -119,10 +119,8 @@ class _Session:
         self._send(wire.notification("text", fields | ({"logprobs": logprobs} if logprobs else {})))
 
     def hello(self, request_id: int, params: dict[str, Any]) -> dict[str, Any]:
-        if params["level"] > LEVEL:
-            raise LuceError("unsupported_level", "too new")
         return {
-            "level": LEVEL,
+            "level": min(params["level"], LEVEL),
             "version": "0",
             "instance": "fake",
             "tenant": params["tenant"],

@@ -110,7 +110,7 @@ SAMPLING = (
     Field("repetition_penalty", "float", "Weakens tokens of prompt and answer; 1: off.", 1.0, 0.01, 100),
     Field("frequency_penalty", "float", "Subtracted for each time the answer has the token.", 0.0, -100, 100),
     Field("presence_penalty", "float", "Subtracted once the answer has the token.", 0.0, -100, 100),
-    Field("logit_bias", "map[int,float]", "Token id (on the wire a string, as all keys) to what its logit gains.", {}),
+    Field("logit_bias", "map[int,float]", "Added to the logits of tokens, by id (on the wire a string).", {}),
     Field("seed", "int", "Same seed, same answer. Absent: the daemon draws one and tells it.", None, 0, (1 << 64) - 1),
     Field("logprobs", "int", "Report the log-probability of each token and of the k best.", None, 0, 32),
     Field("max_tokens", "int", "Most tokens to generate; 0 only fills the cache. Absent: what fits.", None, 0),
@@ -124,7 +124,7 @@ SAMPLING = (
 
 ANSWER = (
     Field("model", "str", "The model that answered."),
-    Field("choices", "list[Choice]", "One for each answer: index, text, finish, tokens (ids), logprobs if asked for."),
+    Field("choices", "list[Choice]", "The answers, n of them."),
     Field("usage", "Usage", "Counts of tokens."),
     Field("timings", "Timings", "Where the time went."),
     Field("seed", "int", "The seed that was used."),
@@ -189,7 +189,11 @@ METHODS = (
     Method(
         "complete",
         "Continues a prompt as it is.",
-        (MODEL, Field("prompt", "str|list[int]", "Text, or token ids."), *SAMPLING),
+        (
+            MODEL,
+            Field("prompt", "str|list[int]", "Text, which may name control tokens and gets the model's BOS; or ids, as they are."),
+            *SAMPLING,
+        ),
         ANSWER,
         ("text", "progress"),
     ),

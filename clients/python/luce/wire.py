@@ -124,7 +124,7 @@ class Connection:
         self._position = 0  # of the next item to scan
         self._left = 1  # items to come in the innermost open container
         self._open: list[int] = []  # the same for the containers around it
-        self._items = 1
+        self._items = 0
 
     def _scan(self) -> bool:
         """Move to the end of the frame. False: it is not all there yet."""
