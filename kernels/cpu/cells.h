@@ -42,7 +42,7 @@ inline void store_q8_0(const float *x, char *block) {
     // Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits. A NaN becomes -127.
     const F32 bounded = min(max(load<F32>(x + k) / divisor, splat(-127.0f)), splat(127.0f));
     const I32 q = reinterpret_cast<I32>(bounded + 0x1.8p23f);
-    store(block + 2 + k, __builtin_convertvector(q, Bytes));
+    store(block + 2 + k, narrow_to_bytes(q));
   }
 }
 

@@ -109,7 +109,7 @@ LUCE_INLINE void multiply_packed(const uint8_t *tile, int lane, const uint8_t *p
         if (f.span == 32 && half == 0) continue;
         F32 d = block_d, m = block_m;
         if constexpr (subscales_are_nibbles(f)) {
-          const I32 both = __builtin_convertvector(load<Bytes>(span), I32);
+          const I32 both = widen(load<Bytes>(span));
           d *= to_f32(both & 15);
           m *= to_f32((both >> 4) & 15);
         } else if constexpr (has_subscales(f)) {

@@ -89,14 +89,51 @@ LUCE_INLINE F32 abs(F32 a) {
   return reinterpret_cast<F32>(reinterpret_cast<I32>(a) & 0x7FFFFFFF);
 }
 
+// GCC 12 makes scalar code of __builtin_convertvector where these have one instruction.
+LUCE_INLINE I32 widen(Bytes a) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<I32>(_mm512_cvtepi8_epi32(reinterpret_cast<__m128i>(a)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<I32>(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(reinterpret_cast<int64_t>(a))));
+#else
+  return __builtin_convertvector(a, I32);
+#endif
+}
+
+LUCE_INLINE I32 widen(Half a) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<I32>(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(a)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<I32>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(a)));
+#else
+  return __builtin_convertvector(a, I32);
+#endif
+}
+
+LUCE_INLINE Half narrow_to_half(I32 a) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Half>(_mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(a)));
+#else
+  return __builtin_convertvector(a, Half);
+#endif
+}
+
+LUCE_INLINE Bytes narrow_to_bytes(I32 a) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Bytes>(_mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(a)));
+#else
+  return __builtin_convertvector(a, Bytes);
+#endif
+}
+
 LUCE_INLINE F32 to_f32(I32 a) {
   return __builtin_convertvector(a, F32);
 }
 LUCE_INLINE F32 to_f32(Bytes a) {
-  return to_f32(__builtin_convertvector(a, I32));
+  return to_f32(widen(a));
 }
 LUCE_INLINE F32 bf16_to_f32(Half h) {
-  return reinterpret_cast<F32>(__builtin_convertvector(h, I32) << 16);
+  return reinterpret_cast<F32>(widen(h) << 16);
 }
 
 LUCE_INLINE float bf16_to_f32(uint16_t h) {
@@ -110,17 +147,17 @@ LUCE_INLINE float bf16_to_f32(uint16_t h) {
 LUCE_INLINE Half f32_to_bf16(F32 a) {
   const I32 bits = reinterpret_cast<I32>(a);
   const I32 rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-  return __builtin_convertvector(a == a ? rounded : (bits >> 16) | 0x40, Half);
+  return narrow_to_half(a == a ? rounded : (bits >> 16) | 0x40);
 }
 
 LUCE_INLINE F32 f16_to_f32(Half h) {
 #if defined(__AVX512F__)
-  return _mm512_maskz_cvtph_ps(-1, reinterpret_cast<__m256i>(h));  // the plain form warns in GCC 12
+  return _mm512_cvtph_ps(reinterpret_cast<__m256i>(h));
 #elif defined(__F16C__)
   return _mm256_cvtph_ps(reinterpret_cast<__m128i>(h));
 #else
   // The exponent is moved by a multiplication, which is exact and puts subnormals right; inf and NaN are mended after.
-  const I32 bits = __builtin_convertvector(h, I32);
+  const I32 bits = widen(h);
   const I32 magnitude = (bits & 0x7FFF) << 13;
   const F32 value = reinterpret_cast<F32>(magnitude) * 0x1p112f;
   const I32 special = (bits & 0x7FFF) >= 0x7C00 ? I32{} + 0x7F800000 : I32{};
@@ -130,7 +167,7 @@ LUCE_INLINE F32 f16_to_f32(Half h) {
 
 LUCE_INLINE Half f32_to_f16(F32 a) {
 #if defined(__AVX512F__)
-  return reinterpret_cast<Half>(_mm512_maskz_cvtps_ph(-1, a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  return reinterpret_cast<Half>(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #elif defined(__F16C__)
   return reinterpret_cast<Half>(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 #else
@@ -141,7 +178,7 @@ LUCE_INLINE Half f32_to_f16(F32 a) {
   const I32 large = magnitude > 0x7F800000 ? I32{} + 0x7E00 : I32{} + 0x7C00;
   I32 half = magnitude < 0x38800000 ? small : normal;
   half = magnitude >= 0x477FF000 ? large : half;
-  return __builtin_convertvector(half | ((bits >> 16) & 0x8000), Half);
+  return narrow_to_half(half | ((bits >> 16) & 0x8000));
 #endif
 }
 
