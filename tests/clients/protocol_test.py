@@ -29,8 +29,8 @@ def test_it_is_current() -> None:
 
 def test_everything_is_in_it() -> None:
     text = DOCUMENT.read_text()
-    for thing in [*METHODS, *NOTIFICATIONS, *TYPES]:
-        assert f"\n### {thing.name}\n" in text
+    for name in [*(m.name for m in METHODS), *(n.name for n in NOTIFICATIONS), *(t.name for t in TYPES)]:
+        assert f"\n### {name}\n" in text
     for field in [f for m in METHODS for f in m.params + m.result] + list(SAMPLING):
         assert f"| `{field.name}` |" in text
     for code in CODES:

@@ -191,7 +191,7 @@ METHODS = (
         "Continues a prompt as it is.",
         (
             MODEL,
-            Field("prompt", "str|list[int]", "Text, which may name control tokens and gets the model's BOS; or ids, as they are."),
+            Field("prompt", "str|list[int]", "Token ids; or text, read as tokenize does with special and bos."),
             *SAMPLING,
         ),
         ANSWER,
