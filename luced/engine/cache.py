@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .pages import Pool
-from .plan import GroupSpec
-from .prefix import Node, PrefixCache, first_seen
-from .sequence import Sequence
+from luced.engine.pages import Pool
+from luced.engine.plan import GroupSpec
+from luced.engine.prefix import Node, PrefixCache, first_seen
+from luced.engine.sequence import Sequence
 
 
 class Cache:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from operator import attrgetter
 
-from .sequence import Sequence
+from luced.engine.sequence import Sequence
 
 _rank = attrgetter("rank")
 

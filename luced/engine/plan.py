@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from .sequence import Sequence
+from luced.engine.sequence import Sequence
 
 RUNNING, STOP, LENGTH = 0, 1, 2  # luce_finish
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from .pages import Pool
-from .plan import GroupSpec
+from luced.engine.pages import Pool
+from luced.engine.plan import GroupSpec
 
 Key = tuple[int, ...]
 

@@ -14,14 +14,13 @@ from collections import Counter
 from operator import attrgetter
 from typing import Any
 
+from luced.engine.cache import Cache
+from luced.engine.fair import Clients
+from luced.engine.plan import LENGTH, RUNNING, STOP, Chunk, Emitted, Model, Plan
+from luced.engine.sequence import CLASSES, Request, Sequence
+from luced.engine.slots import Slots
 from luced.errors import RequestError
 from luced.link import Finished, Generate, Message, Progress, Tokens
-
-from .cache import Cache
-from .fair import Clients
-from .plan import LENGTH, RUNNING, STOP, Chunk, Emitted, Model, Plan
-from .sequence import CLASSES, Request, Sequence
-from .slots import Slots
 
 CHUNK = 64  # prompts are cut at absolute multiples of this, so that equal prompts give equal chunks
 _rank = attrgetter("rank")
