@@ -1,0 +1,206 @@
+"""One `chat` or `complete`: from a prompt in tokens to its answers."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from luce.errors import from_wire
+from luced import link
+from luced.errors import EngineError, RequestError
+from luced.front.call import Call
+from luced.front.choice import Choice, Piece
+from luced.front.supervisor import EngineRequest
+from luced.front.texts import Text
+from luced.gguf.catalogue import Entry
+from luced.text.chat import Prompt
+
+SAMPLING = (
+    "temperature", "top_k", "top_p", "min_p", "typical_p",
+    "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias",
+)  # fmt: skip
+MAX_RERUNS = 2  # of a request that had said nothing when the engine died
+
+
+class Answer:
+    """A running request, as `status` shows it, and what it has said so far."""
+
+    def __init__(self, call: Call, entry: Entry, text: Text, prompt: Prompt) -> None:
+        self.call = call
+        self.entry = entry
+        self.phase = "load"
+        self.choices: list[Choice] = []
+        self.n_prompt = len(prompt.tokens)
+        self._text = text
+        self._prompt = prompt
+        self._params = call.params
+        # 53 bits: what the numbers of every client's language hold.
+        self._seed: int = secrets.randbits(53) if call.params["seed"] is None else call.params["seed"]
+        self._with_logprobs = call.params["logprobs"] is not None
+        self._has_spoken = False
+        self._load_s = 0.0
+
+    def describe(self) -> dict[str, Any]:
+        """For `status`."""
+        return {
+            "id": self.call.id,
+            "client": self.call.session.client,
+            "model": self.entry.name,
+            "phase": self.phase,
+            "prompt": self.n_prompt,
+            "generated": self.n_generated,
+            "age_s": self.call.age_s,
+        }
+
+    @property
+    def n_generated(self) -> int:
+        return sum(choice.n_generated for choice in self.choices)
+
+    async def run(self) -> dict[str, Any]:
+        """The result of the method. If the engine dies before anything was said, all is done again, unseen.
+
+        EngineError: it died in the middle of the answer, or at every attempt.
+        """
+        self.call.daemon.answers.add(self)
+        try:
+            n_deaths = 0
+            while True:
+                generate = self._request(await self._load())
+                try:
+                    return self._result(await self._generate(generate))
+                except EngineError:
+                    n_deaths += 1
+                    if self._has_spoken or n_deaths > MAX_RERUNS:
+                        raise
+        finally:
+            self.call.daemon.answers.remove(self)
+
+    async def _load(self) -> link.Loaded:
+        self.phase = "load"
+        begin = time.monotonic()
+        try:
+            return await self.call.daemon.residency.loaded(self.entry.name, self.entry.path, self._tell_loading)
+        finally:
+            self._load_s += time.monotonic() - begin
+
+    async def _tell_loading(self, done: int, total: int) -> None:
+        await self.call.notify("progress", phase="load", done=done, total=total, cached=0)
+
+    def _request(self, loaded: link.Loaded) -> link.Generate:
+        """RequestError: it does not fit the context, or names tokens that the model does not have."""
+        params = self._params
+        _check_tokens("prompt", self._prompt.tokens, loaded.n_vocab)
+        _check_tokens("stop_ids", params["stop_ids"], loaded.n_vocab)
+        _check_tokens("logit_bias", params["logit_bias"], loaded.n_vocab)
+        return link.Generate(
+            id=0,  # the supervisor numbers them
+            model=loaded.model,
+            prompt=self._prompt.tokens,
+            sampling=_sampling(params, self._seed),
+            stop_ids=sorted({*params["stop_ids"], *(() if params["ignore_eos"] else self._text.tokenizer.eog_ids)}),
+            max_tokens=_max_tokens(self.n_prompt, params["max_tokens"], loaded.n_ctx),
+            n=params["n"],
+            boundaries=self._prompt.boundaries,
+            priority=params["priority"],
+            tenant=self.call.session.tenant,
+            client=self.call.session.number,
+        )
+
+    async def _generate(self, generate: link.Generate) -> list[link.Finished]:
+        stops, stop_ids = self._params["stop"], frozenset(generate.stop_ids)
+        tokenizer, begins = self._text.tokenizer, self.call.method == "chat"
+        self.choices = [Choice(i, tokenizer, begins, stops, stop_ids) for i in range(generate.n)]
+        self.phase = "queue"
+        finished: list[link.Finished] = []
+        with self.call.daemon.supervisor.request(generate) as request:
+            while len(finished) < generate.n:
+                message = await request.receive()
+                match message:
+                    case link.Progress():
+                        self.phase = "prefill"
+                        await self.call.notify(
+                            "progress",
+                            phase="prefill",
+                            done=message.n_done,
+                            total=message.n_total,
+                            cached=message.n_cached,
+                        )
+                    case link.Tokens():
+                        self.phase = "decode"
+                        await self._speak(request, message)
+                    case link.Finished():
+                        finished.append(message)
+                        choice = self.choices[message.choice]
+                        await self._show(choice, choice.end(message.reason))
+                    case link.Failed():
+                        raise from_wire(message.error)
+        return finished
+
+    async def _speak(self, request: EngineRequest, message: link.Tokens) -> None:
+        choice = self.choices[message.choice]
+        was_finished = choice.finish
+        piece = choice.add(message.tokens, message.logprobs)
+        if choice.finish and not was_finished:
+            request.truncate(choice.index, choice.n_generated)
+        await self._show(choice, piece)
+
+    async def _show(self, choice: Choice, piece: Piece | None) -> None:
+        if piece is None or not self._params["stream"]:
+            return
+        self._has_spoken = True
+        fields: dict[str, Any] = {"choice": choice.index, "text": piece.text, "tokens": piece.tokens}
+        if self._with_logprobs:
+            fields["logprobs"] = piece.logprobs
+        await self.call.notify("text", **fields)
+
+    def _result(self, finished: list[link.Finished]) -> dict[str, Any]:
+        usages = [f.usage for f in finished]
+        timings = [f.timings for f in finished]
+        return {
+            "model": self.entry.name,
+            "choices": [choice.to_wire(self._with_logprobs) for choice in self.choices],
+            "usage": {
+                "prompt": self.n_prompt,
+                "cached": max(u["n_cached"] for u in usages),
+                "generated": self.n_generated,
+                "drafted": sum(u["n_drafted"] for u in usages),
+                "accepted": sum(u["n_accepted"] for u in usages),
+            },
+            "timings": {
+                "queue_s": max(t["queue_s"] for t in timings),
+                "load_s": self._load_s,
+                "prefill_s": max(t["prefill_s"] for t in timings),
+                "decode_s": max(t["decode_s"] for t in timings),
+                "total_s": self.call.age_s,
+            },
+            "seed": self._seed,
+            "degraded": [],
+        }
+
+
+def _check_tokens(name: str, ids: list[int] | dict[int, float], n_vocab: int) -> None:
+    for i in ids:
+        if not 0 <= i < n_vocab:
+            raise RequestError(
+                "bad_parameter", f"{name}: the model has no token {i}; ids go from 0 to {n_vocab - 1}", parameter=name
+            )
+
+
+def _max_tokens(n_prompt: int, wanted: int | None, n_ctx: int) -> int:
+    """How many tokens to generate. RequestError: more than the context holds; nothing is ever cut to fit."""
+    room = n_ctx - n_prompt
+    facts: dict[str, Any] = {"n_prompt": n_prompt, "n_ctx": n_ctx}
+    if room < 0 or (wanted is None and room == 0):
+        raise RequestError("context_too_long", f"the prompt has {n_prompt} tokens, the context holds {n_ctx}", **facts)
+    if wanted is None:
+        return room
+    if wanted > room:
+        message = f"the prompt's {n_prompt} tokens and max_tokens {wanted} are more than the context holds: {n_ctx}"
+        raise RequestError("context_too_long", message, **facts, max_tokens=wanted)
+    return wanted
+
+
+def _sampling(params: dict[str, Any], seed: int) -> link.Sampling:
+    n_logprobs = -1 if params["logprobs"] is None else params["logprobs"]
+    return link.Sampling(seed=seed, n_logprobs=n_logprobs, **{name: params[name] for name in SAMPLING})

@@ -1,0 +1,153 @@
+"""The handlers of the protocol's methods, by name."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+import luced
+from luce import api, messages
+from luced.errors import ProtocolError
+from luced.front.answers import Answer
+from luced.front.call import Call
+from luced.front.shelf import describe_models
+from luced.front.texts import Text
+from luced.gguf.catalogue import Entry
+
+Handler = Callable[[Call], Awaitable[dict[str, Any]]]
+
+
+async def hello(call: Call) -> dict[str, Any]:
+    session, params = call.session, call.params
+    if session.refusal is not None:
+        raise session.refusal
+    if session.greeted:
+        raise ProtocolError("bad_frame", "hello was said before")
+    if params["level"] < messages.COMPATIBLE:
+        raise ProtocolError(
+            "unsupported_level",
+            f"the client speaks level {params['level']}, this daemon {messages.COMPATIBLE} to {messages.LEVEL}",
+            compatible=messages.COMPATIBLE,
+            level=messages.LEVEL,
+        )
+    session.greeted = True
+    session.client = params["client"]
+    if params["tenant"]:
+        session.tenant = f"{session.peer.uid}/{params['tenant']}"
+    return {
+        "level": min(params["level"], messages.LEVEL),
+        "version": luced.__version__,
+        "instance": call.daemon.instance,
+        "tenant": session.tenant,
+        "role": session.peer.role,
+        "limits": {
+            "frame_bytes": messages.MAX_FRAME_BYTES,
+            "nesting": messages.MAX_NESTING,
+            "items": messages.MAX_ITEMS,
+            "requests": session.MAX_CALLS,
+        },
+        "methods": sorted(HANDLERS),
+    }
+
+
+async def chat(call: Call) -> dict[str, Any]:
+    entry = await _find(call)
+    call.daemon.residency.want(entry.name, entry.path)  # the prompt is made while the model loads
+    text = await call.daemon.texts.of(entry)
+    prompt = await text.chat(call.params["messages"])
+    return await Answer(call, entry, text, prompt).run()
+
+
+async def complete(call: Call) -> dict[str, Any]:
+    entry = await _find(call)
+    call.daemon.residency.want(entry.name, entry.path)
+    text = await call.daemon.texts.of(entry)
+    prompt = await text.prompt(call.params["prompt"])
+    return await Answer(call, entry, text, prompt).run()
+
+
+async def tokenize(call: Call) -> dict[str, Any]:
+    text, params = await _text(call), call.params
+    tokens = await text.encode(params["text"], special=params["special"], bos=params["bos"])
+    if not params["pieces"]:
+        return {"tokens": tokens}
+    return {"tokens": tokens, "pieces": [text.tokenizer.token_bytes(token) for token in tokens]}
+
+
+async def detokenize(call: Call) -> dict[str, Any]:
+    text = await _text(call)
+    return {"text": await text.decode(call.params["tokens"], special=call.params["special"])}
+
+
+async def template(call: Call) -> dict[str, Any]:
+    text = await _text(call)
+    prompt = await text.chat(call.params["messages"])
+    return {"prompt": prompt.text, "tokens": prompt.tokens}
+
+
+async def models(call: Call) -> dict[str, Any]:
+    daemon = call.daemon
+    rows = await trio.to_thread.run_sync(describe_models, daemon.catalogue, daemon.config.default_model)
+    return {"models": [row | {"state": daemon.residency.state(row["name"])} for row in rows]}
+
+
+async def status(call: Call) -> dict[str, Any]:
+    daemon = call.daemon
+    return {
+        "version": luced.__version__,
+        "instance": daemon.instance,
+        "pid": os.getpid(),
+        "uptime_s": time.monotonic() - daemon.started_at,
+        "socket": daemon.describe_socket(),
+        "engine": daemon.supervisor.describe(),
+        "models": daemon.residency.describe(),
+        "requests": [answer.describe() for answer in daemon.answers if _may_see(call, answer)],
+    }
+
+
+async def cancel(call: Call) -> dict[str, Any]:
+    other = call.session.calls.get(call.params["id"])
+    if other is None or other is call:
+        return {"cancelled": False}
+    other.scope.cancel()
+    return {"cancelled": True}
+
+
+async def describe_api(call: Call) -> dict[str, Any]:
+    return {"api": api.describe()}
+
+
+HANDLERS: dict[str, Handler] = {
+    "hello": hello,
+    "chat": chat,
+    "complete": complete,
+    "tokenize": tokenize,
+    "detokenize": detokenize,
+    "template": template,
+    "models": models,
+    "status": status,
+    "cancel": cancel,
+    "api": describe_api,
+}
+assert HANDLERS.keys() == messages.BY_NAME.keys()
+
+
+async def _find(call: Call) -> Entry:
+    name = call.params["model"] or call.daemon.config.default_model
+    return await trio.to_thread.run_sync(call.daemon.catalogue.find, name)
+
+
+async def _text(call: Call) -> Text:
+    return await call.daemon.texts.of(await _find(call))
+
+
+def _may_see(call: Call, answer: Answer) -> bool:
+    """Its own requests: those of its tenant, or of its uid where it has not narrowed itself."""
+    mine, other = call.session, answer.call.session
+    if mine.peer.role == "operator":
+        return True
+    return mine.tenant == other.tenant or (mine.tenant == str(mine.peer.uid) == str(other.peer.uid))

@@ -1,0 +1,125 @@
+"""One run of the engine process: its start, its end of the link, its last words."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import math
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+
+import trio
+
+from luce import wire
+from luce.errors import LuceError
+from luced import link
+
+LAST_LINES = 3  # of output, kept for the error that tells of the engine's end
+EXIT_S = 1.0  # from the end of the link to the end of the process
+
+log = logging.getLogger("luced.engine")
+
+
+class EngineProcess:
+    """A running engine. `send` never waits; `run` delivers what the engine says until it is gone."""
+
+    def __init__(self, process: trio.Process, stream: trio.SocketStream) -> None:
+        self.pid = process.pid
+        self.last_lines: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
+        self._process = process
+        self._stream = stream
+        self._outbox, self._outgoing = trio.open_memory_channel[bytes](math.inf)
+
+    @classmethod
+    async def start(cls, command: Sequence[str]) -> EngineProcess:
+        """Runs `command --link-fd N`, in a session of its own: Ctrl-C in the terminal is for the front alone.
+
+        The engine ends when its link does, so it does not outlive the front. OSError: it cannot be run.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = await trio.lowlevel.open_process(
+                    [*command, "--link-fd", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        return cls(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+
+    def send(self, message: link.Message) -> None:
+        name, fields = link.to_wire(message)
+        try:
+            self._outbox.send_nowait(wire.notification(name, fields))
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            log.debug("%s was not sent: the engine is gone", name)
+
+    async def run(self, receive: Callable[[link.Message], None]) -> int:
+        """Calls `receive` with each message; returns the exit status (negative: the signal) once the engine is gone."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                nursery.start_soon(self._read_output)
+                await self._read(receive)
+                self._outbox.close()
+                nursery.cancel_scope.deadline = trio.current_time() + EXIT_S
+                await self._process.wait()
+        finally:
+            with trio.CancelScope(shield=True):
+                if self._process.poll() is None:
+                    self._process.kill()
+                await self._process.wait()
+                await self._stream.aclose()
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    async def _read(self, receive: Callable[[link.Message], None]) -> None:
+        connection = wire.Connection(wire.TRUSTED)
+        try:
+            async for data in self._stream:
+                connection.feed(data)
+                for event in connection:
+                    assert isinstance(event, wire.Notification)
+                    receive(link.from_wire(event.method, event.params))
+        except trio.BrokenResourceError:
+            pass  # it died with messages unread
+        except (LuceError, KeyError, TypeError) as error:
+            log.error("what the engine said makes no sense (%s); it is ended", type(error).__name__)
+
+    async def _write(self) -> None:
+        try:
+            async for frame in self._outgoing:
+                await self._stream.send_all(frame)
+        except trio.BrokenResourceError:
+            self._outgoing.close()
+
+    async def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        rest = b""
+        async for data in self._process.stdout:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._keep(line)
+        if rest:
+            self._keep(rest)
+
+    def _keep(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace").rstrip()
+        self.last_lines.append(text)
+        log.info("%s", text)
+
+
+def describe_exit(status: int) -> str:
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
