@@ -1,0 +1,5 @@
+"""python -m luced: the same as the command `luced`."""
+
+from luced.cli import main
+
+main()
