@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -192,22 +193,27 @@ LUCE_INLINE uint16_t f32_to_bf16(float a) {
   return f32_to_bf16(F32{a})[0];
 }
 
-// Halves added to halves: one order, whatever the length of what came before.
-LUCE_INLINE float sum(F32 a) {
-  float lane[kLanes];
-  store(lane, a);
-  for (int n = kLanes / 2; n > 0; n /= 2) {
-    for (int i = 0; i < n; ++i) lane[i] += lane[i + n];
-  }
-  return lane[0];
+// Lanes k and k ^ n change places.
+template <int n, int... k>
+LUCE_INLINE F32 swap_lanes(F32 a, std::integer_sequence<int, k...>) {
+  return __builtin_shufflevector(a, a, (k ^ n)...);
 }
 
+// Halves joined to halves: one order, whatever the length of what came before.
+template <int n, class Join>
+LUCE_INLINE float reduce(F32 a, Join join) {
+  if constexpr (n == 0) {
+    return a[0];
+  } else {
+    return reduce<n / 2>(join(a, swap_lanes<n>(a, std::make_integer_sequence<int, kLanes>())), join);
+  }
+}
+
+LUCE_INLINE float sum(F32 a) {
+  return reduce<kLanes / 2>(a, [](F32 x, F32 y) { return x + y; });
+}
 LUCE_INLINE float largest(F32 a) {
-  float lane[kLanes];
-  store(lane, a);
-  float result = lane[0];
-  for (int i = 1; i < kLanes; ++i) result = lane[i] > result ? lane[i] : result;
-  return result;
+  return reduce<kLanes / 2>(a, [](F32 x, F32 y) { return max(x, y); });
 }
 
 // What dot16<8> takes codes of 8 bits for: unsigned where the chip multiplies unsigned by signed bytes into 32 bits,
