@@ -156,10 +156,10 @@ def test_input_that_is_no_text(daemon: FakeDaemon) -> None:
     assert b"not UTF-8 (byte 3)" in done.stderr
 
 
-def start(daemon: FakeDaemon, *words: str, **more: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*COMMAND, *words], stdin=subprocess.DEVNULL, env=environment(daemon.path), stdout=subprocess.PIPE, **more
-    )
+def start(daemon: FakeDaemon, *words: str, **streams: Any) -> subprocess.Popen[bytes]:
+    env = environment(daemon.path)
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **streams}
+    return subprocess.Popen([*COMMAND, *words], env=env, **streams)
 
 
 def test_interrupt(daemon: FakeDaemon) -> None:
@@ -182,24 +182,22 @@ def test_nobody_reads(daemon: FakeDaemon) -> None:
     assert process.returncode == 141
 
 
-def terminal(daemon: FakeDaemon, question: str, **more: Any) -> bytes:
-    """What a terminal gets of standard error (and of standard output unless that is given)."""
-    ours, its = pty.openpty()
-    with start(daemon, question, **{"stderr": its, **more}) as process:
-        os.close(its)
-        shown = b""
-        while True:
-            try:
-                shown += os.read(ours, 4096)
-            except OSError:  # EIO: the other end is closed
-                break
-        assert process.wait(10) == 0
-    os.close(ours)
-    return shown
+def read_all(terminal: int) -> bytes:
+    shown = b""
+    while True:
+        try:
+            shown += os.read(terminal, 4096)
+        except OSError:  # EIO: nobody has the other end any more
+            os.close(terminal)
+            return shown
 
 
 def test_progress_on_a_terminal(daemon: FakeDaemon) -> None:
-    shown = terminal(daemon, "progress")
+    ours, its = pty.openpty()
+    with start(daemon, "progress", stderr=its) as process:
+        os.close(its)
+        shown = read_all(ours)
+    assert process.returncode == 0
     lines = [line.decode() for line in shown.split(b"\r\x1b[K")]
     assert lines == [
         "",
@@ -208,6 +206,16 @@ def test_progress_on_a_terminal(daemon: FakeDaemon) -> None:
         "reading the question: 5 of 9 tokens (4 cached)",
         "",
     ]
+
+
+def test_interrupt_on_a_terminal(daemon: FakeDaemon) -> None:
+    ours, its = pty.openpty()
+    with start(daemon, "wait", stdout=its, stderr=its) as process:
+        os.close(its)
+        assert os.read(ours, 7) == b"working"
+        process.send_signal(signal.SIGINT)
+        assert read_all(ours) == b"\r\n"
+    assert process.returncode == 130
 
 
 def test_no_progress_in_a_pipe(daemon: FakeDaemon) -> None:

@@ -55,7 +55,6 @@ def test_whole(data: bytes, event: Event) -> None:
     connection.feed(data)
     assert connection.next_event() == event
     assert connection.next_event() is None
-    assert connection.is_between_frames
 
 
 @pytest.mark.parametrize(("data", "event"), SMALL)
@@ -64,7 +63,6 @@ def test_byte_at_a_time(data: bytes, event: Event) -> None:
     for i in range(len(data) - 1):
         connection.feed(data[i : i + 1])
         assert connection.next_event() is None
-        assert not connection.is_between_frames
     connection.feed(data[-1:])
     assert connection.next_event() == event
 

@@ -115,11 +115,6 @@ class Connection:
         while (event := self.next_event()) is not None:
             yield event
 
-    @property
-    def is_between_frames(self) -> bool:
-        """Whether the stream may end here without cutting a message."""
-        return not self._buffer
-
     def _start_frame(self) -> None:
         self._position = 0  # of the next item to scan
         self._left = 1  # items to come in the innermost open container

@@ -177,7 +177,9 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         code = exits.PIPE_CLOSED
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one does not wait
+        if sys.stdout.isatty():
+            _write("\n")
         code = exits.INTERRUPTED
     sys.exit(code)
 
