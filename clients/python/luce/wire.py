@@ -58,9 +58,8 @@ class Limits:
     integer_keys: bool = False
 
 
-TRUSTED = Limits(
-    frame_bytes=1 << 30, items=1 << 26, integer_keys=True
-)  # a client its daemon, front and engine each other
+# What a client takes from its daemon, and front and engine from each other.
+TRUSTED = Limits(frame_bytes=1 << 30, items=1 << 26, integer_keys=True)
 
 
 def request(request_id: int, method: str, params: dict[str, Any]) -> bytes:
@@ -102,7 +101,7 @@ class Connection:
         try:
             if not self._scan():
                 return None
-            frame = bytes(self._buffer[: self._position])
+            frame = self._buffer[: self._position]
             del self._buffer[: self._position]
             self._start_frame()
             return _event(self._unpack(frame))
@@ -172,7 +171,7 @@ class Connection:
         if n_bytes > self._limits.frame_bytes:
             raise _too_large("frame_bytes", self._limits.frame_bytes, "bytes")
 
-    def _unpack(self, frame: bytes) -> Any:
+    def _unpack(self, frame: bytearray) -> Any:
         try:
             return msgpack.unpackb(frame, strict_map_key=not self._limits.integer_keys)
         except UnicodeDecodeError as error:

@@ -14,7 +14,7 @@ import click
 from luce import Answer, Client, LuceError, Stream, Text, __version__
 from luce_shell import exits
 from luce_shell.options import OptionError, read_options
-from luce_shell.terminal import StatusLine, describe, visible
+from luce_shell.terminal import Output, StatusLine, describe
 
 
 @click.command(
@@ -55,23 +55,32 @@ def command(
     newline where it does not end with one; all the rest goes to standard error.
     """
     params = _params(options, as_json)
-    status = StatusLine(sys.stderr)
+    output = Output()
     try:
         text = _question(question)
         with (
             Client(name="luce-ask") as client,
             client.chat(text, model=model, system=system, stream=not (as_json or no_stream), **params) as stream,
         ):
-            try:
-                _stream(stream, status)
-            finally:
-                status.clear()
+            _stream(stream, output)
             if as_json:
-                _print_json(_describe_answer(stream.answer))
-            else:
-                _finish(stream.answer, not no_stream, "max_tokens" in params)
+                output.write(_to_json(_describe_answer(stream.answer)))
+                return 0
+            if no_stream:
+                output.write(stream.answer.text)
+            output.end_line()
+            _tell(stream.answer, "max_tokens" in params)
     except LuceError as error:
-        return _fail(error, as_json)
+        if as_json:
+            output.write(_to_json({"error": error.to_wire()}))
+        else:
+            _break_line(output)
+            _say(error.message, error.remedy)
+        return exits.exit_code(error)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one does not wait
+        _break_line(output)
+        return exits.INTERRUPTED
     return 0
 
 
@@ -105,24 +114,24 @@ def _question(argument: str | None) -> str:
     return "\n\n".join(parts)
 
 
-def _stream(stream: Stream, status: StatusLine) -> None:
+def _stream(stream: Stream, output: Output) -> None:
     """Print the pieces as they come; before the first, what is waited for."""
+    status = StatusLine(sys.stderr)
     has_begun = False
-    for event in stream.events():
-        if isinstance(event, Text):
-            if not has_begun:
+    try:
+        for event in stream.events():
+            if isinstance(event, Text):
                 status.clear()
                 has_begun = True
-            _write(event.text)
-        elif not has_begun:
-            status.show(describe(event))
+                output.write(event.text)
+            elif not has_begun:
+                status.show(describe(event))
+    finally:
+        status.clear()
 
 
-def _finish(answer: Answer, was_streamed: bool, has_limit: bool) -> None:
-    if not was_streamed:
-        _write(answer.text)
-    if answer.text and not answer.text.endswith("\n"):
-        _write("\n")
+def _tell(answer: Answer, has_limit: bool) -> None:
+    """What of the question was not answered as asked."""
     for note in answer.degraded:
         _say(note)
     if answer.choices[0].finish == "length" and not has_limit:
@@ -137,29 +146,18 @@ def _describe_answer(answer: Answer) -> dict[str, Any]:
     return {"answer": answer.text, "finish": answer.choices[0].finish, **whole}
 
 
-def _print_json(value: dict[str, Any]) -> None:
-    text = json.dumps(value, ensure_ascii=False, default=list)  # bytes, of tokens, become a list of numbers
-    sys.stdout.buffer.write(text.encode() + b"\n")
-    sys.stdout.buffer.flush()
+def _to_json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, default=list) + "\n"  # the bytes of tokens: a list of numbers
 
 
-def _write(text: str) -> None:
-    shown = visible(text) if sys.stdout.isatty() else text
-    sys.stdout.buffer.write(shown.encode())
-    sys.stdout.buffer.flush()
+def _break_line(output: Output) -> None:
+    """Leave the line of an unfinished answer; in a pipe it stays as it is."""
+    if output.is_terminal:
+        output.end_line()
 
 
-def _say(message: str) -> None:
-    print(f"luce-ask: {message}", file=sys.stderr)
-
-
-def _fail(error: LuceError, as_json: bool) -> int:
-    if as_json:
-        _print_json({"error": error.to_wire()})
-    else:
-        _say(error.message)
-        print(f"  {error.remedy}", file=sys.stderr)
-    return exits.exit_code(error)
+def _say(message: str, remedy: str = "") -> None:
+    print(f"luce-ask: {message}", *([f"  {remedy}"] if remedy else []), sep="\n", file=sys.stderr)
 
 
 def main() -> NoReturn:
@@ -170,17 +168,11 @@ def main() -> NoReturn:
     except click.exceptions.Exit as end:  # --help, --version
         code = end.exit_code
     except click.ClickException as error:
-        _say(error.format_message())
-        print("  luce-ask --help tells how to use it", file=sys.stderr)
+        _say(error.format_message(), "luce-ask --help tells how to use it")
         code = error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         code = exits.PIPE_CLOSED
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one does not wait
-        if sys.stdout.isatty():
-            _write("\n")
-        code = exits.INTERRUPTED
     sys.exit(code)
 
 

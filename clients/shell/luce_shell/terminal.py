@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from typing import TextIO
 
 from luce.results import Progress
@@ -15,6 +16,24 @@ _VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 def visible(text: str) -> str:
     return text.translate(_VISIBLE)
+
+
+class Output:
+    """Standard output, as UTF-8 whatever the locale says, and piece by piece."""
+
+    def __init__(self) -> None:
+        self._is_in_line = False
+        self.is_terminal = sys.stdout.isatty()
+
+    def write(self, text: str) -> None:
+        if text:
+            sys.stdout.buffer.write((visible(text) if self.is_terminal else text).encode())
+            sys.stdout.buffer.flush()
+            self._is_in_line = not text.endswith("\n")
+
+    def end_line(self) -> None:
+        if self._is_in_line:
+            self.write("\n")
 
 
 class StatusLine:
