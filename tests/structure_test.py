@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import tomllib
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -159,6 +160,12 @@ def test_an_upward_import_is_seen(module: str, source: str) -> None:
     assert wrong_imports(module, source, known)
 
 
+def test_every_part_is_there() -> None:
+    names = modules()
+    gone = [part for part in PARTS if not any(name == part or name.startswith(part + ".") for name in names)]
+    assert not gone
+
+
 def test_the_environment_is_read_in_one_place() -> None:
     readers = {
         f"{module}:{line}"
@@ -191,3 +198,28 @@ def test_files_stay_small() -> None:
         if n_lines > limit and name not in LONGER:
             long.append(f"{name} has {n_lines} lines, more than {limit}")
     assert not long, "\n".join(long)
+
+
+def outside(package: str, *, without: Collection[str] = ()) -> set[str]:
+    """Top-level names of the libraries that modules of the package import."""
+    known = modules()
+    names = {
+        target.partition(".")[0]
+        for module, source in known.items()
+        if module.startswith(package) and part_of(module) not in without
+        for _, target in imports(module, source, known)
+    }
+    return names - set(PACKAGES) - sys.stdlib_module_names
+
+
+def declared(pyproject: str) -> set[str]:
+    dependencies = tomllib.loads((ROOT / pyproject).read_text())["project"]["dependencies"]
+    return {d.partition(">")[0].replace("-", "_") for d in dependencies}
+
+
+def test_what_is_imported_is_declared_and_no_more() -> None:
+    assert outside("luce") == declared("pyproject.toml")
+
+
+def test_the_client_alone_needs_msgpack_alone() -> None:
+    assert outside("luce.", without={"luce.aio"}) == declared("clients/python/pyproject.toml") == {"msgpack"}
