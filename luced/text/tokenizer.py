@@ -17,7 +17,7 @@ MAX_VOCAB = 1 << 22
 
 class Tokenizer:
     """The tokenizer of one model. `add_bos` and `add_eos` say how its prompts begin and end; with `add_space_prefix`
-    a text is tokenised as if it began with a space."""
+    each text between special tokens is tokenised as if it began with a space."""
 
     def __init__(
         self, vocabulary: Vocabulary, model: Bpe | Spm | NoModel, add_bos: bool, add_eos: bool, add_space_prefix: bool
@@ -73,13 +73,11 @@ class Tokenizer:
         if bos and self.add_bos:
             assert vocabulary.bos_id is not None
             ids.append(vocabulary.bos_id)
-        after_special = True
         for part in self.specials.split(text, special, literal):
             if isinstance(part, int):
                 ids.append(part)
             else:
-                ids += self._model.encode(" " + part if self.add_space_prefix and after_special else part)
-            after_special = isinstance(part, int)
+                ids += self._model.encode(" " + part if self.add_space_prefix else part)
         if bos and self.add_eos:
             assert vocabulary.eos_id is not None
             ids.append(vocabulary.eos_id)

@@ -10,6 +10,7 @@ TEXTS = (
     " leading",
     "trailing ",
     "trailing   ",
+    "an end> or x > </x> </y>\n> </",
     "two  spaces   three    four",
     "It's we're I'm you've they'll he'd CAN'T I'LL WE'VE D'oh 'tis ſ'ſ",
     "tabs\tand\t\ttabs\t",
