@@ -6,7 +6,7 @@ carries all that resuming it needs. Framing is `luce.wire`'s (a message is the n
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -190,8 +190,11 @@ BY_NAME: dict[str, type[Any]] = {c.__name__: c for c in Message.__args__}
 
 
 def to_wire(message: Message) -> tuple[str, dict[str, Any]]:
-    """(name, fields) of the notification that carries it."""
-    return type(message).__name__, asdict(message)
+    """(name, fields) of the notification that carries it. The lists in it are not copied."""
+    fields = dict(vars(message))
+    if isinstance(message, Generate):
+        fields["sampling"] = vars(message.sampling)
+    return type(message).__name__, fields
 
 
 def from_wire(name: str, params: dict[str, Any]) -> Message:

@@ -59,6 +59,7 @@ def cli() -> None:
 @click.option(
     "--ctx", type=click.IntRange(1), help="Tokens of context of each model. Default: what it was trained for."
 )
+@click.option("--batch", type=click.IntRange(1), help="Most tokens of a step. Default: 512.")
 @click.option(
     "--load", "preload", metavar="MODEL", multiple=True, help="Load this model at once, not when it is first asked."
 )
@@ -71,6 +72,7 @@ def cli() -> None:
 def serve(
     socket: Path | None,
     ctx: int | None,
+    batch: int | None,
     preload: tuple[str, ...],
     model: str | None,
     kv: str,
@@ -86,13 +88,11 @@ def serve(
     import logging
     import resource
 
-    import trio
-
     from luced.front import listener
-    from luced.front.daemon import serve as run
 
     settings = config.from_environment(
-        socket=socket,
+        socket=socket and socket.absolute(),
+        n_batch=batch,
         n_ctx=ctx,
         default_model=model,
         kv_type=kv,
@@ -109,7 +109,11 @@ def serve(
     except listener.CannotListenError as error:
         fail(str(error), error.remedy, EXIT_STATUS["operator"])
     try:
-        trio.run(run, settings, listening, preload)
+        import trio  # only now: who connects in the meantime waits, and is not refused
+
+        from luced.front import daemon
+
+        trio.run(daemon.serve, settings, listening, preload)
     finally:
         listening.close()
 
@@ -258,9 +262,6 @@ def main() -> NoReturn:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # `luced models | head`
-        sys.stderr.close()
-        sys.exit(141)
     sys.exit(0)
 
 

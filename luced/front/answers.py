@@ -90,6 +90,7 @@ class Answer:
     def _request(self, loaded: link.Loaded) -> link.Generate:
         """RequestError: it does not fit the context, or names tokens that the model does not have."""
         params = self._params
+        max_tokens = _max_tokens(self.n_prompt, params["max_tokens"], loaded.n_ctx)
         _check_tokens("prompt", self._prompt.tokens, loaded.n_vocab)
         _check_tokens("stop_ids", params["stop_ids"], loaded.n_vocab)
         _check_tokens("logit_bias", params["logit_bias"], loaded.n_vocab)
@@ -99,7 +100,7 @@ class Answer:
             prompt=self._prompt.tokens,
             sampling=_sampling(params, self._seed),
             stop_ids=sorted({*params["stop_ids"], *(() if params["ignore_eos"] else self._text.tokenizer.eog_ids)}),
-            max_tokens=_max_tokens(self.n_prompt, params["max_tokens"], loaded.n_ctx),
+            max_tokens=max_tokens,
             n=params["n"],
             boundaries=self._prompt.boundaries,
             priority=params["priority"],

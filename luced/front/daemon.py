@@ -138,6 +138,10 @@ def default_engine_command(config: Config) -> list[str]:
 
 def notify_systemd(address: str, state: str) -> None:
     """sd_notify(3); nothing where systemd does not ask for it."""
-    if address:
+    if not address:
+        return
+    try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
-            out.sendto(state.encode(), address.replace("@", "\0", 1) if address.startswith("@") else address)
+            out.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+    except OSError as error:
+        log.error("systemd cannot be told %s: %s", state, error.strerror)

@@ -10,10 +10,12 @@ import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-
-import trio
+from typing import TYPE_CHECKING
 
 from luce.paths import check_private
+
+if TYPE_CHECKING:
+    import trio
 
 GROUP = "luce"
 BACKLOG = 128

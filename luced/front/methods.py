@@ -11,12 +11,14 @@ import trio
 
 import luced
 from luce import api, messages
-from luced.errors import ProtocolError
+from luced.errors import ProtocolError, RequestError
 from luced.front.answers import Answer
 from luced.front.call import Call
 from luced.front.shelf import describe_models
 from luced.front.texts import Text
 from luced.gguf.catalogue import Entry
+
+MAX_NAME_CHARS = 100  # of client and tenant
 
 Handler = Callable[[Call], Awaitable[dict[str, Any]]]
 
@@ -34,6 +36,9 @@ async def hello(call: Call) -> dict[str, Any]:
             compatible=messages.COMPATIBLE,
             level=messages.LEVEL,
         )
+    for name in ("client", "tenant"):
+        if len(params[name]) > MAX_NAME_CHARS:
+            raise RequestError("bad_parameter", f"{name} is longer than {MAX_NAME_CHARS} characters", parameter=name)
     session.greeted = True
     session.client = params["client"]
     if params["tenant"]:
@@ -138,6 +143,9 @@ assert HANDLERS.keys() == messages.BY_NAME.keys()
 
 async def _find(call: Call) -> Entry:
     name = call.params["model"] or call.daemon.config.default_model
+    if "/" in name and call.session.peer.role != "operator":
+        # The daemon may read files that the caller may not.
+        raise RequestError("not_permitted", "only an operator may name a model by its path; use its name")
     return await trio.to_thread.run_sync(call.daemon.catalogue.find, name)
 
 

@@ -129,7 +129,7 @@ class Session:
             raise ProtocolError("hello_first", f"{call.method} came before hello")
         if call.method not in BY_NAME:
             raise RequestError("unknown_method", f"there is no method {call.method[:64]!r}")
-        if len(self.calls) > self.MAX_CALLS:
+        if len(self.calls) > self.MAX_CALLS and call.method != "cancel":
             raise RequestError(
                 "busy", f"{self.MAX_CALLS} requests are running on this connection", limit=self.MAX_CALLS
             )

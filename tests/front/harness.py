@@ -101,11 +101,11 @@ class House:
         self.folder = folder
         self.streams: list[trio.SocketStream] = []
 
-    async def connect(self, greet: bool = True) -> Client:
+    async def connect(self, greet: bool = True, tenant: str = "") -> Client:
         self.streams.append(await trio.open_unix_socket(str(self.daemon.listener.path)))
         client = Client(self.streams[-1])
         if greet:
-            await client.call("hello", client="test 1.0")
+            await client.call("hello", client="test 1.0", tenant=tenant)
         return client
 
 

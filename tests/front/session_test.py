@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from luce import messages
+from luced.front import listener
 from tests.front.harness import Client, House, running
 
 
@@ -159,6 +160,20 @@ async def test_too_many_requests_are_refused(house: House) -> None:
     error = await client.refused("status")
     assert error["name"] == "busy"
     assert "64" in error["message"]
+    assert await client.call("cancel", id=3) == {"cancelled": True}
+    assert await client.call("status")
+
+
+async def test_a_user_sees_its_own_requests_and_names_no_files(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener.Peer, "role", "user")
+    one, two = await house.connect(tenant="one"), await house.connect(tenant="two")
+    all_of_uid = await house.connect()
+    await begin(one)
+    await begin(two)
+    seen = [len((await client.call("status"))["requests"]) for client in (one, two, all_of_uid)]
+    assert seen == [1, 1, 2]
+    error = await one.refused("complete", prompt="x", model=str(house.folder / "tiny.gguf"))
+    assert error["name"] == "not_permitted"
 
 
 async def test_a_slow_reader_holds_up_itself_alone(house: House) -> None:
