@@ -6,6 +6,7 @@
 // changes.
 
 #include "attention_page.h"
+#include "attention_rows.h"
 #include "check.h"
 
 namespace luce::LUCE_ISA {
@@ -73,6 +74,7 @@ class Attention {
   Attention(const luce_attention_args &a, const Worker &worker)
       : a_(a),
         worker_(worker),
+        rows_(a, worker),
         n_(true_rows(a.n_rows, a.q.ne[2])),
         n_kv_(a.k_pages.ne[2]),
         G_(heads_per_kv(a)),
@@ -107,56 +109,17 @@ class Attention {
   }
   int64_t enough_tiles() const { return std::max<int64_t>(1, n_ * n_kv_ / (4 * worker_.count)); }
 
-  template <class T>
-  static const T *list(const luce_tensor &tensor) {
-    return static_cast<const T *>(tensor.data);
-  }
-
-  int64_t last_cell(int64_t i) const {
-    const int32_t *row_cell = list<int32_t>(a_.row_cell);
-    if (a_.parents.data == nullptr) return row_cell[i];
-    int64_t last = list<int32_t>(a_.seq_past)[sequence(i)] - 1;
-    for_path(i, [&](int64_t row) { last = std::max<int64_t>(last, row_cell[row]); });
-    return last;
-  }
-
-  int64_t sequence(int64_t i) const { return list<int32_t>(a_.row_seq)[i]; }
-  bool has_sequence(int64_t i) const { return sequence(i) >= 0 && sequence(i) < a_.page_table.ne[1]; }
-
-  // f(row) for row i of a draft tree and its ancestors.
-  template <class F>
-  void for_path(int64_t i, F f) const {
-    const int32_t *parents = list<int32_t>(a_.parents);
-    while (i >= 0) {
-      f(i);
-      if (parents[i] >= i) return worker_.fault(LUCE_FAULT_ROW);
-      i = parents[i];
-    }
-  }
-
   // f(tile) for this thread's tiles.
   template <class F>
   void for_units(F f) {
     int64_t unit = 0;
     for (int64_t begin = 0, end; begin < n_; begin = end) {
       end = begin + 1;
-      while (end < n_ && end - begin < tile_rows_ && sequence(end) == sequence(begin)) ++end;
+      while (end < n_ && end - begin < tile_rows_ && rows_.sequence(end) == rows_.sequence(begin)) ++end;
       for (int64_t kv = 0; kv < n_kv_; ++kv) {
-        if (unit++ % worker_.count == worker_.index) f(Tile{begin, end, kv, tile_end(begin, end)});
+        if (unit++ % worker_.count == worker_.index) f(Tile{begin, end, kv, rows_.last_cell(begin, end)});
       }
     }
-  }
-
-  int64_t tile_end(int64_t begin, int64_t end) const {
-    if (!has_sequence(begin)) {
-      worker_.fault(LUCE_FAULT_ROW);
-      return -1;
-    }
-    int64_t last = -1;
-    for (int64_t i = begin; i < end; ++i) last = std::max(last, last_cell(i));
-    const int64_t n_cells = a_.page_table.ne[0] * page_size_;
-    if (last >= n_cells) worker_.fault(LUCE_FAULT_PAGE);
-    return std::min(last, n_cells - 1);
   }
 
   int64_t blocks_of(const Tile &tile) const { return count_blocks((tile.last_cell + page_size_) / page_size_); }
@@ -174,7 +137,7 @@ class Attention {
     for (int64_t block = 0; block < blocks_of(tile); ++block) {
       one_block(tile, block);
       for (int64_t m = 0; m < M; ++m) {
-        merge(scratch_.page[m], scratch_.o + m * scratch_.o_stride, scratch_.total[m], out(tile, m));
+        merge(scratch_.page[m], scratch_.o + m * scratch_.o_stride, scratch_.total[m], out(tile, m), Dv);
       }
     }
     for (int64_t m = 0; m < M; ++m) finish(scratch_.total[m], tile.kv * G_ + m % G_, out(tile, m));
@@ -188,7 +151,7 @@ class Attention {
   void make_partials() {
     int64_t unit = 0;
     for (int64_t i = 0; i < n_; ++i) {
-      const int64_t last = tile_end(i, i + 1);
+      const int64_t last = rows_.last_cell(i, i + 1);
       for (int64_t kv = 0; kv < n_kv_; ++kv) {
         const Tile tile = {i, i + 1, kv, last};
         for (int64_t block = 0; block < blocks_of(tile); ++block) {
@@ -212,21 +175,12 @@ class Attention {
       float *to = row<float>(a_.out, h, i);
       std::fill_n(to, a_.v_pages.ne[0], 0.0f);
       Softmax total;
-      for (int64_t block = 0; block < blocks_of({i, i + 1, 0, tile_end(i, i + 1)}); ++block) {
+      for (int64_t block = 0; block < blocks_of({i, i + 1, 0, rows_.last_cell(i, i + 1)}); ++block) {
         const float *from = partial(i, h, block);
-        merge({from[0], from[1]}, from + 2, total, to);
+        merge({from[0], from[1]}, from + 2, total, to, a_.v_pages.ne[0]);
       }
       finish(total, h, to);
     }
-  }
-
-  // Adds a block's softmax and weighted values to those of the blocks before it.
-  void merge(const Softmax &block, const float *o, Softmax &total, float *out) const {
-    if (block.total == 0) return;
-    const float top = std::max(total.top, block.top);
-    const float old_share = exp(splat(total.top - top))[0], new_share = exp(splat(block.top - top))[0];
-    total = {top, total.total * old_share + block.total * new_share};
-    for (int64_t d = 0; d < a_.v_pages.ne[0]; ++d) out[d] = out[d] * old_share + o[d] * new_share;
   }
 
   void finish(const Softmax &total, int64_t h, float *out) const {
@@ -249,7 +203,7 @@ class Attention {
       s.page[m] = {};
     }
     std::fill_n(s.o, M * s.o_stride, 0.0f);
-    const int32_t *table = row<const int32_t>(a_.page_table, sequence(tile.begin));
+    const int32_t *table = rows_.page_table(tile.begin);
     const int64_t end = std::min((block + 1) * kBlockPages, tile.last_cell / page_size_ + 1);
     for (int64_t j = block * kBlockPages; j < end; ++j) {
       const int64_t page = table[j];
@@ -277,26 +231,12 @@ class Attention {
 
   // Which cells of the j-th page of its sequence each row of the tile sees; returns the span that any of them sees.
   Range look(const Tile &tile, int64_t j, int64_t page) {
-    const int32_t *cell_pos = row<const int32_t>(a_.cell_pos, page);
-    const int32_t *row_cell = list<int32_t>(a_.row_cell);
-    const int64_t first_cell = j * page_size_;
     int32_t *any = scratch_.seen_by_any;
     std::fill_n(any, scratch_.cells, 0);
     for (int64_t i = tile.begin; i < tile.end; ++i) {
       int32_t *seen = scratch_.seen + (i - tile.begin) * scratch_.cells;
       std::fill_n(seen, scratch_.cells, 0);
-      // As unsigned numbers a cell that is ahead of the row is further behind it than any window.
-      const uint32_t row_pos = list<int32_t>(a_.row_pos)[i], window = a_.window > 0 ? a_.window : 0x80000000u;
-      const bool is_tree = a_.parents.data != nullptr;
-      const int64_t past = is_tree ? list<int32_t>(a_.seq_past)[sequence(i)] : row_cell[i] + int64_t{1};
-      const int64_t n = std::clamp<int64_t>(past - first_cell, 0, page_size_);
-      for (int64_t c = 0; c < n; ++c) seen[c] = row_pos - static_cast<uint32_t>(cell_pos[c]) < window;
-      if (is_tree) {
-        for_path(i, [&](int64_t ancestor) {
-          const int64_t c = row_cell[ancestor] - first_cell;
-          if (c >= 0 && c < page_size_) seen[c] = row_pos - static_cast<uint32_t>(cell_pos[c]) < window;
-        });
-      }
+      rows_.look(i, j, page, seen);
       for (int64_t c = 0; c < page_size_; ++c) any[c] |= seen[c];
     }
     int64_t begin = 0, end = page_size_;
@@ -307,6 +247,7 @@ class Attention {
 
   const luce_attention_args &a_;
   const Worker &worker_;
+  const AttentionRows rows_;
   const int64_t n_, n_kv_, G_, page_size_, tile_rows_;
   Scratch scratch_;
 };

@@ -203,4 +203,13 @@ LUCE_INLINE void soften(float *s, const int32_t *seen, Range cells, float scale,
   softmax.total += sum(total);
 }
 
+// Adds a block's softmax and weighted values to those of the blocks before it.
+inline void merge(const Softmax &block, const float *o, Softmax &total, float *out, int64_t Dv) {
+  if (block.total == 0) return;
+  const float top = std::max(total.top, block.top);
+  const float old_share = exp(splat(total.top - top))[0], new_share = exp(splat(block.top - top))[0];
+  total = {top, total.total * old_share + block.total * new_share};
+  for (int64_t d = 0; d < Dv; ++d) out[d] = out[d] * old_share + o[d] * new_share;
+}
+
 }  // namespace luce::LUCE_ISA
