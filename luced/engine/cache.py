@@ -47,6 +47,7 @@ class Cache:
         sequence.tables = [self._share(g, path[:n_shared], length) for g in range(len(self.groups))]
         if n_copied:
             self._copy(sequence, path[n_shared], n_copied)
+        sequence.path = path[:n_shared]
         sequence.n_done = length
         return True
 
@@ -73,10 +74,9 @@ class Cache:
             self.pools[g].drop(src)
         sequence.copies.clear()
 
-    def keep(self, sequence: Sequence) -> None:
-        """Puts its cells into the prefix cache."""
-        if sequence.n_done:
-            self.prefix.insert(sequence.tenant, sequence.tokens[: sequence.n_done], sequence.tables)
+    def keep(self, sequence: Sequence) -> Node | None:
+        """Puts its cells into the prefix cache; gives the node of a last page that is not full."""
+        return self.prefix.insert(sequence.tenant, sequence.tokens, sequence.n_done, sequence.tables, sequence.path)
 
     def trim(self, sequence: Sequence) -> None:
         """Gives back the pages that no later row sees."""
@@ -92,15 +92,18 @@ class Cache:
 
     def release(self, sequence: Sequence) -> None:
         """Takes all its pages; the prefix cache keeps what it can."""
-        if not sequence.copies:  # else its cells are not there yet, and those it shares are kept already
-            self.keep(sequence)
+        path = sequence.path
+        if not sequence.copies and (
+            last := self.keep(sequence)
+        ):  # with copies to be made, its last cells are not there
+            path = [*path, last]
+        self.prefix.touch(path, sequence.n_done)
         self.copied(sequence)
         for pool, table in zip(self.pools, sequence.tables, strict=True):
             for page in table:
                 if page >= 0:
                     pool.drop(page)
-        sequence.tables = []
-        sequence.n_done = 0
+        sequence.tables, sequence.path, sequence.n_done = [], [], 0
 
     def _n_missing(self, g: int, n_tokens: int, n_pages: int, n_seen: int) -> int:
         """Pages that n_tokens need beyond the first n_pages, n_seen of which the window still sees."""

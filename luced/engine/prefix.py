@@ -69,36 +69,27 @@ class PrefixCache:
         length = self._cut(path, length)
         return path[: -(-length // size)], length
 
-    def insert(self, tenant: str, tokens: list[int], tables: list[list[int]]) -> None:
-        """Keeps the pages of `tables`, which hold the cells of `tokens`.
+    def insert(
+        self, tenant: str, tokens: list[int], n_tokens: int, tables: list[list[int]], path: list[Node]
+    ) -> Node | None:
+        """Keeps the pages of `tables`, which hold the cells of tokens[:n_tokens]; gives the node of a last page that is
+        not full.
 
-        Where the tree has a full page of the same tokens already, that page replaces the one in `tables`.
+        `path` holds the full nodes whose pages `tables` has already, and grows. Where the tree has a full page of the
+        same tokens, that page replaces the one in `tables`. Who holds the pages of a path keeps its nodes in the tree.
         """
         size = self._page_size
-        node = self._roots.get(tenant)
-        if node is None:
-            node = self._roots[tenant] = Node(None, (), [])
-        path = []
-        for i in range(-(-len(tokens) // size)):
-            key = tuple(tokens[i * size : (i + 1) * size])
-            child = node.children.get(key)
-            if child is None:
-                child, n_common = _closest(node, key)
-                if child is not None and n_common == len(key):  # the tree knows more than these tokens
-                    path.append(child)
-                    break
-                if child is None or n_common < len(child.tokens):
-                    child = Node(node, key, [-1] * len(self._groups))
-                else:  # this one goes on where an earlier one ended
-                    self._empty(child)
-                    del node.children[child.tokens]
-                    child.tokens = key
-                node.children[key] = child
-                self._nodes[child] = None
-            self._share(child, i, tables)
-            path.append(child)
-            node = child
-        self.touch(path, len(tokens))
+        node = path[-1] if path else self._roots.setdefault(tenant, Node(None, (), []))
+        while len(path) * size < n_tokens:
+            i = len(path)
+            key = tuple(tokens[i * size : min(n_tokens, (i + 1) * size)])
+            node = self._child(node, key)
+            if len(node.tokens) == len(key):  # else the tree knows more than these tokens
+                self._share(node, i, tables)
+            if len(key) < size:
+                return node
+            path.append(node)
+        return None
 
     def touch(self, path: list[Node], length: int) -> None:
         """The first `length` tokens along `path` were used just now."""
@@ -147,6 +138,25 @@ class PrefixCache:
                         complete = False
                         break
         return length
+
+    def _child(self, node: Node, tokens: Key) -> Node:
+        """The child that begins with `tokens`: the one there is, or one that ended earlier and now goes on, or a new
+        one."""
+        child = node.children.get(tokens)
+        if child is not None:
+            return child
+        closest, n_common = _closest(node, tokens)
+        if closest is not None and n_common == len(tokens):
+            return closest
+        if closest is not None and n_common == len(closest.tokens):
+            self._empty(closest)
+            del node.children[closest.tokens]
+            closest.tokens = tokens
+        else:
+            closest = Node(node, tokens, [-1] * len(self._groups))
+        node.children[tokens] = closest
+        self._nodes[closest] = None
+        return closest
 
     def _share(self, node: Node, i: int, tables: list[list[int]]) -> None:
         """Node and tables have the same page i, in each group that has one."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luced.link import Generate, Sampling
+
+if TYPE_CHECKING:
+    from luced.engine.prefix import Node
 
 CLASSES = ("interactive", "agent", "batch")  # best first
 
@@ -54,6 +57,7 @@ class Sequence:
         "n_done",
         "n_prompt",
         "order",
+        "path",
         "priority",
         "queued",
         "request",
@@ -75,6 +79,7 @@ class Sequence:
         self.n_prompt = len(generate.prompt)
         self.n_done = 0
         self.tables: list[list[int]] = []  # one for each cache group, while it runs
+        self.path: list[Node] = []  # the prefix tree's nodes of its full pages
         self.copies: list[tuple[int, int, int, int]] = []  # group, src, dst, n_cells: to be done before its next chunk
         self.slot = -1  # row of the device's row states and counts, while it runs
         self.sampling: Sampling = generate.sampling
