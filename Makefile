@@ -1,9 +1,9 @@
-# make ask    puts a question to a real model: installs what is missing, starts luced, prints the answer
-# make test   runs all tests, set up the same way
-# make lint   checks the sources: ruff, mypy, clang-format, generated files
-# make abi    writes luced/device/abi.py anew from kernels/include/luce.h
-# make stop   ends the luced that `make ask` started
-# make clean  removes all that make has made
+# make ask       puts a question to a real model: installs what is missing, starts luced, prints the answer
+# make test      runs all tests, set up the same way
+# make lint      checks the sources: ruff, mypy, clang-format, generated files
+# make generate  writes anew what is made from luce.h and from the protocol's table
+# make stop      ends the luced that `make ask` started
+# make clean     removes all that make has made
 #
 # PROMPT='...'  the question     MODEL=name  who answers     PYTHON=path  the Python that .venv is made with
 
@@ -13,7 +13,7 @@ SHELL := /bin/bash
 .SILENT:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help ask test lint abi stop clean
+.PHONY: help ask test lint generate stop clean
 
 # As typed: a dollar sign in a question names no variable of make.
 override PROMPT := $(if $(PROMPT),$(value PROMPT),Why is the sky blue? Answer in one sentence.)
@@ -23,6 +23,7 @@ BIN := .venv/bin
 LIBRARY := luced/device/libluce_cpu.so
 LOG := build/luced.log
 PID := build/luced.pid
+GENERATORS := kernels/tools/gen_abi.py clients/tools/gen_protocol.py
 INSTALL = $(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation
 CAN_CONNECT = $(BIN)/python -c \
   'import socket, luce.paths; socket.socket(socket.AF_UNIX).connect(str(luce.paths.find_socket()))' 2>/dev/null
@@ -56,10 +57,10 @@ lint: .venv/.tested
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
-	$(BIN)/python kernels/tools/gen_abi.py --check
+	for generator in $(GENERATORS); do $(BIN)/python $$generator --check; done
 
-abi: .venv/.made
-	$(BIN)/python kernels/tools/gen_abi.py
+generate: .venv/.installed
+	for generator in $(GENERATORS); do $(BIN)/python $$generator; done
 
 stop:
 	if [ -e $(PID) ] && grep -qs luced /proc/$$(<$(PID))/cmdline; then
