@@ -109,7 +109,7 @@ endif
 	touch $@
 
 $(LIBRARY): $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) | .venv/.made
-	$(call say,compiling the CPU kernels)
+	$(call say,compiling the CPU kernels (a minute or two))
 	mkdir -p build
 	cmake=$$(command -v cmake) || { $(INSTALL) cmake; cmake=$(BIN)/cmake; }
 	$$cmake -S kernels -B build/cpu $(CMAKE_ARGS) >build/cmake.log
