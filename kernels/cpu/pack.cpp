@@ -13,19 +13,25 @@ constexpr int64_t n_tiles(int64_t n_rows) {
   return (n_rows + kTileRows - 1) / kTileRows;
 }
 
-// Adds 32 codes of one row to the planes at `out`, which are 0 at first.
-void add_codes(const Format &f, const uint8_t *code, int row, uint8_t *out) {
-  const int low = low_bits(f), high = f.bits - low;
-  for (int k = 0; k < 32; ++k) {
-    const int group = k / 4, byte = 4 * row + k % 4, low_code = code[k] & ((1 << low) - 1), high_code = code[k] >> low;
-    const int vectors = low;  // a plane of b bits has b vectors of 64 bytes
-    if (low == 4) {
-      out[64 * (group % 4) + byte] |= low_code << 4 * (group / 4);
-    } else {
-      out[64 * (group * low / 8) + byte] |= low_code << group * low % 8;
-    }
-    if (high > 0) out[64 * (vectors + group * high / 8) + byte] |= high_code << group * high % 8;
+// Adds `bits` bits of 32 codes, from bit `begin` on, to a plane: `bits` vectors of 64 bytes, 0 at first. Four codes,
+// one byte each, are moved as one word.
+void add_plane(const uint8_t *code, int begin, int bits, int row, uint8_t *plane) {
+  const uint32_t mask = ((1u << bits) - 1) * 0x01010101u;
+  for (int group = 0; group < 8; ++group) {
+    uint32_t four, planed;
+    std::memcpy(&four, code + 4 * group, 4);
+    const int vector = bits == 4 ? group % 4 : group * bits / 8, shift = bits == 4 ? group / 4 * 4 : group * bits % 8;
+    uint8_t *place = plane + 64 * vector + 4 * row;
+    std::memcpy(&planed, place, 4);
+    planed |= (four >> begin & mask) << shift;
+    std::memcpy(place, &planed, 4);
   }
+}
+
+void add_codes(const Format &f, const uint8_t *code, int row, uint8_t *out) {
+  const int low = low_bits(f);
+  add_plane(code, 0, low, row, out);
+  if (f.bits > low) add_plane(code, low, f.bits - low, row, out + 64 * low);
 }
 
 void put_scales(const Format &f, const Block &block, int row, uint8_t *out) {

@@ -3,46 +3,44 @@
 // A Q8_A row is int8 q[K], float d[K/32], int16 sum[K/16]. A thread takes whole rows when there are enough of them,
 // else (decode) a part of the blocks of each row: at n = 1 this op is as long as its row is read once.
 
-#include <cmath>
-#include <cstring>
-
 #include "kernel.h"
+#include "simd.h"
 
 namespace luce::LUCE_ISA {
 namespace {
 
 constexpr int kBlock = 32;
 
-// Blocks [begin, end) of one row of K values. An input that is not finite makes a block of whatever finite codes: never
-// undefined behaviour.
+// Sums of the codes of 16 values, of which each vector holds kLanes.
+LUCE_INLINE int16_t sum_of(const I32 *codes) {
+  I32 total = codes[0];
+  for (int i = 1; i < 16 / kLanes; ++i) total += codes[i];
+  return static_cast<int16_t>(sum(total));
+}
+
+// Blocks [begin, end) of one row of K values. An input that is not finite gives finite codes of no meaning: a NaN is
+// -127.
 void quantize_blocks(const float *x, char *out, int64_t K, Range blocks) {
-  int8_t *q = reinterpret_cast<int8_t *>(out);
-  float *d = reinterpret_cast<float *>(out + K);
-  int16_t *sum = reinterpret_cast<int16_t *>(out + K + K / kBlock * sizeof(float));
+  constexpr int kVectors = kBlock / kLanes;
+  char *d_row = out + K, *sum_row = d_row + K / kBlock * sizeof(float);
   for (int64_t b = blocks.begin; b < blocks.end; ++b) {
-    const float *v = x + b * kBlock;
-    float largest = 0;
-    for (int i = 0; i < kBlock; ++i) {
-      const float a = std::fabs(v[i]);
-      largest = a > largest ? a : largest;
+    F32 v[kVectors], most = {};
+    for (int i = 0; i < kVectors; ++i) {
+      v[i] = load<F32>(x + b * kBlock + i * kLanes);
+      most = max(abs(v[i]), most);
     }
-    d[b] = largest / 127;
-    const float divisor = d[b] > 0 ? d[b] : 1;
-    for (int half = 0; half < 2; ++half) {
-      int16_t total = 0;
-      for (int i = 16 * half; i < 16 * half + 16; ++i) {
-        // Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
-        const float r = v[i] / divisor;
-        const float bounded = r > 127 ? 127 : r > -127 ? r : -127;  // NaN: -127
-        const float shifted = bounded + 12582912.0f;
-        int32_t bits;
-        std::memcpy(&bits, &shifted, sizeof bits);
-        const int8_t code = static_cast<int8_t>(bits - 0x4B400000);
-        q[b * kBlock + i] = code;
-        total += code;
-      }
-      sum[2 * b + half] = total;
+    const float d = largest(most) / 127;
+    const F32 divisor = splat(d > 0 ? d : 1);
+    I32 codes[kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      // Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
+      const F32 bounded = min(max(v[i] / divisor, splat(-127.0f)), splat(127.0f));
+      codes[i] = reinterpret_cast<I32>(bounded + 0x1.8p23f) - 0x4B400000;
+      store(out + b * kBlock + i * kLanes, narrow_to_bytes(codes[i]));
     }
+    store(d_row + 4 * b, d);
+    store(sum_row + 4 * b, sum_of(codes));
+    store(sum_row + 4 * b + 2, sum_of(codes + kVectors / 2));
   }
 }
 

@@ -194,14 +194,14 @@ LUCE_INLINE uint16_t f32_to_bf16(float a) {
 }
 
 // Lanes k and k ^ n change places.
-template <int n, int... k>
-LUCE_INLINE F32 swap_lanes(F32 a, std::integer_sequence<int, k...>) {
+template <int n, class V, int... k>
+LUCE_INLINE V swap_lanes(V a, std::integer_sequence<int, k...>) {
   return __builtin_shufflevector(a, a, (k ^ n)...);
 }
 
 // Halves joined to halves: one order, whatever the length of what came before.
-template <int n, class Join>
-LUCE_INLINE float reduce(F32 a, Join join) {
+template <int n, class V, class Join>
+LUCE_INLINE auto reduce(V a, Join join) {
   if constexpr (n == 0) {
     return a[0];
   } else {
@@ -211,6 +211,9 @@ LUCE_INLINE float reduce(F32 a, Join join) {
 
 LUCE_INLINE float sum(F32 a) {
   return reduce<kLanes / 2>(a, [](F32 x, F32 y) { return x + y; });
+}
+LUCE_INLINE int32_t sum(I32 a) {
+  return reduce<kLanes / 2>(a, [](I32 x, I32 y) { return x + y; });
 }
 LUCE_INLINE float largest(F32 a) {
   return reduce<kLanes / 2>(a, [](F32 x, F32 y) { return max(x, y); });
