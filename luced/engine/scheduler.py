@@ -24,7 +24,7 @@ from luced.link import Finished, Generate, Message, Progress, Tokens
 
 CHUNK = 64  # prompts are cut at absolute multiples of this, so that equal prompts give equal chunks
 _rank = attrgetter("rank")
-_n_rows = attrgetter("n_rows")
+_rows_had = attrgetter("n_rows")
 _REASONS = {STOP: "stop", LENGTH: "length"}
 
 
@@ -44,6 +44,7 @@ class Scheduler:
         self._slots = Slots(min(model.n_seqs, max(1, model.n_batch // 2)))  # so that prompts go on beside them
         self._classes = tuple(Clients() for _ in CLASSES)
         self._running: list[Sequence] = []  # those with a slot, best rank first
+        self._chunks: dict[Sequence, Chunk] = {}  # of the step that is being planned
         self._blocked = False  # the next to start did not fit, and nothing has changed since
         self._n_arrived = 0
 
@@ -97,16 +98,19 @@ class Scheduler:
 
     def plan(self, now: float) -> Plan | None:
         """The next step; None: there is nothing to do."""
-        chunks: dict[Sequence, Chunk] = {}
+        chunks = self._chunks = {}
         for sequence in [s for s in self._running if not s.queued]:
-            if sequence.slot >= 0 and self._n_rows(sequence, 1, chunks):  # else a better one has taken its place
-                self._add(sequence, 1, chunks)
+            if sequence.slot >= 0 and self._n_rows(sequence, 1):  # else a better one has taken its place
+                self._add(sequence, 1)
         n_left = self.n_batch - len(chunks)
         if chunks:  # those that decode wait for the prompts in their step
             n_left = min(n_left, max(CHUNK, self.n_batch // 4))
-        self._fill(n_left, chunks, now)
-        assert chunks or not self.requests, "requests, but nothing to run"
+        self._fill(n_left, now)
+        if not chunks and self._running:  # who had rows was preempted by who then got none
+            best = self._running[0]
+            self._add(best, self._n_rows(best, min(len(best.tokens) - best.n_done, self.n_batch)))
         if not chunks:
+            assert not self.requests, "requests, but nothing to run"
             return None
         copies: tuple[list[tuple[int, int, int]], ...] = tuple([] for _ in self.cache.groups)
         for sequence in chunks:
@@ -115,53 +119,43 @@ class Scheduler:
         rows = tuple(chunks.values())
         return Plan(rows, copies, sum(len(chunk.tokens) for chunk in rows), sum(chunk.n_out for chunk in rows))
 
-    def _fill(self, n_left: int, chunks: dict[Sequence, Chunk], now: float) -> None:
+    def _fill(self, n_left: int, now: float) -> None:
         """Adds n_left rows of prompts: of the best class first, and in it of the client that has had the fewest."""
         has_prompts = False
         for clients in self._classes:
             turn = clients.waiting()
             while turn and n_left:
-                client = min(turn, key=_n_rows)
+                client = min(turn, key=_rows_had)
                 sequence = client.next
-                if n_rows := self._n_prompt_rows(sequence, n_left, has_prompts, chunks, now):
-                    self._add(sequence, n_rows, chunks)
-                    has_prompts = True
+                n_rows = 0
+                if sequence.slot >= 0 or self._start(sequence, now):
+                    n_rows = self._n_rows(sequence, _chunk_rows(sequence, n_left, has_prompts))
+                if n_rows:
+                    self._add(sequence, n_rows)
                     n_left -= n_rows
-                    if sequence.n_done + n_rows == len(sequence.tokens):
-                        clients.unqueue(sequence)
+                    has_prompts = True
                 if not client.queue or client.next is sequence:  # a sequence has one chunk in a step
                     turn.remove(client)
 
-    def _n_prompt_rows(
-        self, sequence: Sequence, n_left: int, has_prompts: bool, chunks: dict[Sequence, Chunk], now: float
-    ) -> int:
-        """Rows of its chunk: to its end, or else to a multiple of CHUNK; where that is too far, it waits for a step of
-        its own."""
-        if sequence.slot < 0 and not self._start(sequence, chunks, now):
-            return 0
-        n_known = len(sequence.tokens) - sequence.n_done
-        n_rows = self._n_rows(sequence, min(n_known, n_left), chunks)
-        n_over = (sequence.n_done + n_rows) % CHUNK
-        if n_rows == n_known:
-            return n_rows
-        if n_over < n_rows:
-            return n_rows - n_over
-        return 0 if has_prompts else n_rows
-
-    def _add(self, sequence: Sequence, n_rows: int, chunks: dict[Sequence, Chunk]) -> None:
+    def _add(self, sequence: Sequence, n_rows: int) -> None:
         begin, end = sequence.n_done, sequence.n_done + n_rows
         slots = self.cache.extend(sequence, n_rows)
-        n_out = int(end == len(sequence.tokens) and sequence.n_left > 0)
-        chunks[sequence] = Chunk(sequence, sequence.tokens[begin:end], begin, slots, n_out, sequence.is_fresh)
-        self._classes[sequence.priority].charge(sequence, n_rows)
+        clients = self._classes[sequence.priority]
+        clients.charge(sequence, n_rows)
+        n_out = 0
+        if end == len(sequence.tokens):
+            n_out = int(sequence.n_left > 0)
+            if sequence.queued:
+                clients.unqueue(sequence)
+        self._chunks[sequence] = Chunk(sequence, sequence.tokens[begin:end], begin, slots, n_out, sequence.is_fresh)
 
-    def _n_rows(self, sequence: Sequence, n: int, chunks: dict[Sequence, Chunk]) -> int:
+    def _n_rows(self, sequence: Sequence, n: int) -> int:
         """As many of its next n rows as there are pages for, once those of worse rank have made room."""
         while (n_rows := self.cache.n_rows(sequence, n)) < n and self._running[-1] is not sequence:
-            self._preempt(self._running[-1], chunks)
+            self._preempt(self._running[-1])
         return n_rows
 
-    def _start(self, sequence: Sequence, chunks: dict[Sequence, Chunk], now: float) -> bool:
+    def _start(self, sequence: Sequence, now: float) -> bool:
         """Gives it a slot and page tables. False: it must wait for others to end."""
         if self._blocked:
             return False
@@ -170,7 +164,7 @@ class Scheduler:
             if victim is None:
                 self._blocked = True
                 return False
-            self._preempt(victim, chunks)
+            self._preempt(victim)
         sequence.slot = self._slots.take()
         sequence.is_fresh = True
         insort(self._running, sequence, key=_rank)
@@ -193,8 +187,8 @@ class Scheduler:
         client, most = n_running.most_common(1)[0]
         return next(s for s in reversed(peers) if s.client == client) if most > 1 else None
 
-    def _preempt(self, victim: Sequence, chunks: dict[Sequence, Chunk]) -> None:
-        chunks.pop(victim, None)
+    def _preempt(self, victim: Sequence) -> None:
+        self._chunks.pop(victim, None)
         self._stop(victim)
         if not victim.queued:
             self._enqueue(victim)
@@ -291,3 +285,14 @@ class Scheduler:
             },
             "requests": [request.state(now) for request in self.requests.values()],
         }
+
+
+def _chunk_rows(sequence: Sequence, n_left: int, may_wait: bool) -> int:
+    """Rows to its end, or else to the last multiple of CHUNK; where that is too far, it waits for a step of its own."""
+    n_rows = len(sequence.tokens) - sequence.n_done
+    if n_rows <= n_left:
+        return n_rows
+    n_over = (sequence.n_done + n_left) % CHUNK
+    if n_over < n_left:
+        return n_left - n_over
+    return 0 if may_wait else n_left

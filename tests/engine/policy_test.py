@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -201,10 +201,11 @@ def test_every_answer_is_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     run_state_machine_as_test(
         Policy,
         settings=settings(
-            max_examples=200,
+            max_examples=60,
             stateful_step_count=40,
             deadline=None,
             derandomize=True,
+            phases=[Phase.generate],  # to shrink a history takes minutes
             suppress_health_check=list(HealthCheck),
         ),
     )
