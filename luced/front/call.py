@@ -25,6 +25,7 @@ class Call:
     params: dict[str, Any]
     started_at: float = field(default_factory=time.monotonic)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    has_ended: bool = False  # its response may still wait to be sent
 
     @property
     def daemon(self) -> Daemon:

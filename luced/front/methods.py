@@ -116,7 +116,7 @@ async def status(call: Call) -> dict[str, Any]:
 
 async def cancel(call: Call) -> dict[str, Any]:
     other = call.session.calls.get(call.params["id"])
-    if other is None or other is call:
+    if other is None or other is call or other.has_ended:
         return {"cancelled": False}
     other.scope.cancel()
     return {"cancelled": True}

@@ -103,10 +103,11 @@ class EngineProcess:
     async def _read_output(self) -> None:
         assert self._process.stdout is not None
         rest = b""
-        async for data in self._process.stdout:
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._keep(line)
+        async with self._process.stdout as output:
+            async for data in output:
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    self._keep(line)
         if rest:
             self._keep(rest)
 

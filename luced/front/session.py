@@ -19,6 +19,7 @@ from luced.front.listener import Peer
 if TYPE_CHECKING:
     from luced.front.daemon import Daemon
 
+AT_ONCE = ("hello", "cancel")  # done before the next frame is looked at
 OUTBOX_FRAMES = 32  # that wait to be sent; then the request that has more to say waits too
 STALLED_S = 600.0  # a client that reads nothing for so long is gone
 READ_BYTES = 1 << 16
@@ -36,12 +37,12 @@ class Session:
         self.client = ""
         self.tenant = str(peer.uid)
         self.greeted = False
+        self.refusal: RequestError | None = None  # what hello answers
         self.calls: dict[int, Call] = {}
         self._stream = stream
         self._outbox, self._outgoing = trio.open_memory_channel[bytes](OUTBOX_FRAMES)
         self._reading = trio.CancelScope()
         self._ending: EngineError | None = None
-        self.refusal: RequestError | None = None  # what hello answers
 
     async def run(self) -> None:
         """Until the client leaves, breaks the protocol, or the daemon shuts down. Its requests end with it."""
@@ -91,7 +92,7 @@ class Session:
                 for event in connection:
                     await self._accept(event, calls)
             except LuceError as error:
-                log.info("pid %d broke the protocol: %s", self.peer.pid, error)
+                log.info("connection %d: broke the protocol (%s)", self.number, error.name)
                 return wire.response(0, error.to_wire(), None)
 
     async def _accept(self, event: wire.Event, calls: trio.Nursery) -> None:
@@ -100,8 +101,9 @@ class Session:
         if event.id in self.calls:
             raise ProtocolError("bad_frame", f"request {event.id} is still running")
         call = self.calls[event.id] = Call(self, event.id, event.method, event.params)
-        if event.method == "hello" or not self.greeted:
-            await self._answer(call)  # at once, so that what was sent behind it finds it done
+        is_full = len(self.calls) > self.MAX_CALLS
+        if event.method in AT_ONCE or not self.greeted or is_full:
+            await self._answer(call)
         else:
             calls.start_soon(self._answer, call)
 
@@ -118,9 +120,11 @@ class Session:
         except Exception as bug:
             log.error("%s failed\n%s", call.method, describe_bug(bug))
             error = LuceError("internal", f"{call.method} failed with {type(bug).__name__}")
+        call.has_ended = True
+        try:
+            await self.send(wire.response(call.id, error.to_wire() if error else None, result))
         finally:
             del self.calls[call.id]
-        await self.send(wire.response(call.id, error.to_wire() if error else None, result))
         if error is not None and (error.code.actor == "peer" or not self.greeted):
             self._reading.cancel()
 

@@ -189,6 +189,20 @@ async def test_a_slow_reader_holds_up_itself_alone(house: House) -> None:
         assert len(slow.text(request)) == 500
 
 
+async def test_who_asks_without_listening_is_not_listened_to(house: House) -> None:
+    client, other = await house.connect(), await house.connect()
+    n = 5000
+    frames = b"".join(msgpack.packb([0, 10 + i, "status", []]) for i in range(n))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.stream.send_all, frames)
+        await trio.testing.wait_all_tasks_blocked()
+        assert max(len(session.calls) for session in house.daemon.sessions) <= 65
+        assert await other.call("status")
+        for i in range(n):
+            error, _ = await client.response(10 + i)
+            assert error is None or error["name"] == "busy"
+
+
 async def test_status_tells_what_runs_and_no_prompt(house: House) -> None:
     client = await house.connect()
     request = await begin(client, "secret;say:a;wait")
