@@ -182,6 +182,8 @@ async def test_a_slow_reader_holds_up_itself_alone(house: House) -> None:
     while len((await quick.call("status"))["requests"]) < 2:
         pass
     assert (await quick.call("complete", prompt="say:b", max_tokens=1))["choices"][0]["text"] == "b"
+    await trio.testing.wait_all_tasks_blocked()
+    assert len((await quick.call("status"))["requests"]) == 2  # although the engine has said it all
     for request in requests:
         error, result = await slow.response(request)
         assert error is None
