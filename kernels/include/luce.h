@@ -59,7 +59,7 @@ typedef enum luce_type {
   LUCE_Q6_K = 14,
   LUCE_I32 = 26,
   LUCE_BF16 = 30,
-  LUCE_U8 = 100,  /* bytes, or an array of one of the structs below */
+  LUCE_U8 = 100,  /* bytes, or an array of ne[0] structs of nb[0] bytes, one of those below */
   LUCE_Q8_A = 101 /* quantised activations: what luce_quantize writes and luce_matmul reads. A row of K
                      values is int8 q[K], float d[K/32], int16 sum[K/16] (sums of q over 16 values);
                      K is a multiple of 32. Value i is d[i/32] * q[i]. */
@@ -110,7 +110,7 @@ typedef enum luce_fault_code {
   LUCE_FAULT_TOKEN = 1,  /* a token id outside the vocabulary */
   LUCE_FAULT_PAGE = 2,   /* a page or slot outside the cache */
   LUCE_FAULT_ROW = 3,    /* a row index outside its tensor */
-  LUCE_FAULT_LOGITS = 4, /* a row of logits with no finite value */
+  LUCE_FAULT_LOGITS = 4, /* a row of logits with a NaN, +inf or no finite value, or with every token masked */
   LUCE_FAULT_MAILBOX = 5 /* nobody served the mailbox in time */
 } luce_fault_code;
 
@@ -313,11 +313,12 @@ typedef struct luce_sample_row {
   int32_t choice;     /* index among the n choices of a request */
   int32_t slot;       /* row of counts; -1: no penalties */
   int32_t parent;     /* row whose token came just before this one in a draft tree; -1: none */
-  int32_t token;      /* this row's own input token (read by its children through `parent`) */
+  int32_t token;      /* this row's own input token: where parent is not -1 it is not in counts yet, and counts as
+                         generated for this row and its descendants */
   int32_t bias_begin; /* [begin, end) in bias_ids and bias_values */
   int32_t bias_end;
   int32_t mask;             /* row of masks; -1: every token is allowed */
-  float temperature;        /* 0: the largest logit, the smallest id among equals */
+  float temperature;        /* 0: the largest logit, the smallest id among equals, whatever narrows */
   int32_t top_k;            /* 0: all */
   float typical_p;          /* 1: off */
   float top_p;              /* 1: off */
@@ -333,8 +334,8 @@ typedef struct luce_sample_row {
  * typical_p, top_p, min_p (each over the softmax of what is left, ties kept by smaller id); then the token is
  * argmax(logit / temperature + g), where g = -log(-log(u)) and u is made for (seed, choice, position, token id) by
  * Philox4x32-10: key = seed, counter = (id / 4, position, choice, 0), word id % 4, u = (word + 0.5) / 2^32. So the draw
- * for a token depends on nobody else, and is exact. logprob and the top_ and alternatives are of the softmax of the
- * logits as they came. */
+ * for a token depends on nobody else, and is exact. logprob and the top_ alternatives (those that are finite) are of
+ * the softmax of the logits as they came. A row that has LUCE_FAULT_LOGITS gets token 0 and logprob -inf. */
 typedef struct luce_sample_args {
   luce_tensor logits;       /* F32 [V, m] */
   luce_tensor rows;         /* U8: luce_sample_row [m] */
