@@ -273,7 +273,7 @@ Verdict check(const luce_attention_args &a) {
     if (a.parents.ne[0] != n || a.seq_past.ne[0] != a.page_table.ne[1]) return bad("n parents, n_seqs seq_past");
   }
   if (a.sinks.data != nullptr && (!is_f32(a.sinks) || a.sinks.ne[0] != H)) return bad("sinks are F32 [H]");
-  if (most_rows(a) == 0) return unsupported("a page and the heads that read it exceed 256 KiB of scratch");
+  if (most_rows(a) == 0) return unsupported("a page and the heads that read it exceed the scratch of a thread");
   return {};
 }
 

@@ -107,7 +107,7 @@ def sample(a: Any) -> int:
         logprob = raw - raw.max() - np.log(np.exp(raw - raw.max()).sum())
         a.token[i], a.logprob[i] = token, logprob[token]
         if a.top_ids is not None:
-            best = np.lexsort((np.arange(len(raw)), -raw))[: row["n_top"]]
+            best = np.lexsort((np.arange(len(raw)), -raw))[: min(row["n_top"], np.isfinite(raw).sum())]
             a.top_ids[i], a.top_logprobs[i] = -1, -np.inf
             a.top_ids[i, : len(best)], a.top_logprobs[i, : len(best)] = best, logprob[best]
     return fault
