@@ -44,6 +44,7 @@ PRE_TOKENIZERS: dict[str, tuple[str, ...]] = {
 IGNORE_MERGES = frozenset({"llama-bpe"})
 # Where prompts begin with BOS unless the file says otherwise.
 ADD_BOS = frozenset({"llama-bpe"})
+_DROPPED = "a byte that is no token"
 
 
 class Bpe:
@@ -56,14 +57,16 @@ class Bpe:
             what = "names no tokenizer.ggml.pre" if pre is None else f"has the unknown tokenizer.ggml.pre {pre!r}"
             raise ModelError("unsupported_model", f"the model {what}", known=sorted(PRE_TOKENIZERS))
         ids = vocabulary.plain_ids()
-        merges = []
+        merges: dict[tuple[str, str], None] = {}  # of equal ones the first counts
         for merge in strings(metadata, "tokenizer.ggml.merges"):
             left, _, right = merge.partition(" ")
             if not right:
                 raise bad_key("tokenizer.ggml.merges", f"has {merge!r}, which is not two tokens")
             if left in ids and right in ids and left + right in ids:
-                merges.append((left, right))
-        model = models.BPE(ids, merges, ignore_merges=pre in IGNORE_MERGES)
+                merges[left, right] = None
+        # Bytes that are no token are dropped, but what is on both sides of them does not merge.
+        ids[_DROPPED] = self._dropped = len(vocabulary)
+        model = models.BPE(ids, list(merges), unk_token=_DROPPED, ignore_merges=pre in IGNORE_MERGES)
         self._library = tokenizers.Tokenizer(model)
         splits = [pre_tokenizers.Split(tokenizers.Regex(regex), "isolated") for regex in PRE_TOKENIZERS[pre]]
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -71,7 +74,7 @@ class Bpe:
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
-        return ids
+        return [i for i in ids if i != self._dropped] if self._dropped in ids else ids
 
     def piece(self, token: int) -> bytes:
         """The bytes of a normal token."""

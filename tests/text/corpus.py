@@ -67,5 +67,8 @@ TEXTS = (
     "漢字" * 200,
     "😀" * 100,
     "x" + "\u0301" * 50,
+    "!!\u0301a !\u0301 1\u0301 .\u0301\n\u0301 \u0301\r\n'\u0301s A\u0301A-\u0301",
+    "a1 1a a.1 .a -a 'a \ta \t1 \t. \n.\n a\r\n.\r\n \r\na  a  1  . \u00a0a\u00a01\u00a0.",
+    "漢a a漢 漢1 1漢 漢. .漢 .漢字\n漢\n 漢 \n\n 漢 ぁ漢ゟ゠ 々 龥龦 ٣漢 ؟a؟ 😀a 😀1 😀. .😀\n",
     ("Lorem ipsum dolor sit amet, consectetur adipiscing elit. " * 20).strip(),
 )

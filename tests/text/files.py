@@ -56,18 +56,27 @@ def real_metadata(name: str) -> dict[str, Any]:
         return dict(file.metadata)
 
 
+# Bytes as BPE writes them: letters, digits, punctuation, space, line ends, the first and last bytes of others.
+N_TAKEN = 8000
+MERGED = "aAst12!.<'-ĠĊčĉÂÌØÙàãæðģłĢħ"
+
+
 def small_bpe(pre: str) -> dict[str, Any]:
-    """SmolLM2's vocabulary up to its 8000th token, to be split as `pre` says."""
+    """SmolLM2's vocabulary up to token N_TAKEN, to be split as `pre` says. First of all merges are those of any two
+    of some bytes, so that where a text is split is seen in its tokens."""
     whole = real_metadata("smollm2")
-    texts, n = whole[f"{PREFIX}tokens"], 8000
-    known = set(texts[:n])
+    pairs = [(a, b) for a in MERGED for b in MERGED]
+    texts = whole[f"{PREFIX}tokens"][:N_TAKEN]
+    texts += sorted({a + b for a, b in pairs} - set(texts))
+    known = set(texts)
     merges = [merge for merge in whole[f"{PREFIX}merges"] if merge.replace(" ", "", 1) in known]
+    kinds = whole[f"{PREFIX}token_type"][:N_TAKEN]
     return {
         f"{PREFIX}model": "gpt2",
         f"{PREFIX}pre": pre,
-        f"{PREFIX}tokens": texts[:n],
-        f"{PREFIX}token_type": whole[f"{PREFIX}token_type"][:n],
-        f"{PREFIX}merges": merges,
+        f"{PREFIX}tokens": texts,
+        f"{PREFIX}token_type": kinds + [1] * (len(texts) - len(kinds)),
+        f"{PREFIX}merges": [f"{a} {b}" for a, b in pairs] + merges,
         f"{PREFIX}bos_token_id": 1,
         f"{PREFIX}eos_token_id": 2,
     }
