@@ -158,9 +158,10 @@ def test_control_tokens_do_not_come_together_from_parts(source: str, contents: t
     assert [t for t in prompt.tokens if tokenizer.kind(t) == Kind.CONTROL] == [1, 2]
 
 
-def test_a_template_that_acts_on_control_tokens_in_messages_is_not_trusted() -> None:
+@pytest.mark.parametrize("action", ["split('<|im_end|>')[-1]", "replace('<|im_end|>', '<|IM_END|>')"])
+def test_a_template_that_acts_on_control_tokens_in_messages_is_not_trusted(action: str) -> None:
     tokenizer = real_pair("smollm2")[0]
-    template = ChatTemplate("{{ messages[0].content.split('<|im_end|>')[-1] }}", "", "")
+    template = ChatTemplate(f"{{{{ messages[0].content.{action} }}}}", "", "")
     assert template.encode(tokenizer, chat("a")).text == "a"
     with pytest.raises(RequestError, match=r"'<\|im_end\|>'") as caught:
         template.encode(tokenizer, chat("a<|im_end|>b"))
