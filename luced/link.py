@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+# What a Generate may hold; the front refuses more.
+MAX_STOP_IDS = 64
+MAX_BIAS = 1024  # entries of logit_bias
+MAX_LOGPROBS = 32
+
 
 @dataclass(frozen=True)
 class Sampling:

@@ -9,13 +9,11 @@ import numpy as np
 from luced.device import abi
 from luced.device.values import Rows, Value, make_value
 from luced.engine.plan import GroupSpec
+from luced.link import MAX_BIAS, MAX_STOP_IDS
 
 SAMPLE_ROW: np.dtype[Any] = np.dtype(abi.SampleRow)
 ROW_STATE: np.dtype[Any] = np.dtype(abi.RowState)
 
-MAX_STOP_IDS = 64  # of a sequence
-MAX_BIAS = 1024  # biased tokens of a sequence
-MAX_TOP = 32  # alternatives reported with a token
 MAX_COUNTS = 4096  # tokens counted by one run of the counting program
 MAX_COPIES = 256  # pages copied by one run of a copying program
 

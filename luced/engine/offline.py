@@ -57,10 +57,10 @@ def logits(
     """Logits [n_tokens, n_vocab] of every position. RequestError: no tokens, or one outside the vocabulary."""
     with resident(path, isa=isa, n_threads=n_threads, kv_type=kv_type, n_batch=n_batch) as runner:
         _check_tokens(tokens, runner)
-        s = _sequence(runner, tokens)
+        s = sequence_of(runner, tokens)
         step = min(runner.n_batch, runner.n_seqs)
         starts = range(0, len(tokens), step)
-        return np.concatenate([runner.forward_all(_chunk(runner, s, i, min(step, len(tokens) - i))) for i in starts])
+        return np.concatenate([runner.forward_all(chunk_of(runner, s, i, min(step, len(tokens) - i))) for i in starts])
 
 
 def bench(
@@ -87,20 +87,20 @@ def _measure(test: str, n: int, n_threads: int, n_runs: int, run: Any) -> Measur
 
 
 def _prefill(runner: Runner, n: int) -> None:
-    s = _sequence(runner, [(7 * i + 1) % runner.n_vocab for i in range(n)])
+    s = sequence_of(runner, [(7 * i + 1) % runner.n_vocab for i in range(n)])
     for i in range(0, n, runner.n_batch):
         n_rows = min(runner.n_batch, n - i)
-        runner.step(_plan(_chunk(runner, s, i, n_rows, n_out=int(i + n_rows == n))))
+        runner.step(plan_of(chunk_of(runner, s, i, n_rows, n_out=int(i + n_rows == n))))
 
 
 def _generate(runner: Runner, n: int) -> None:
-    s = _sequence(runner, [1 % runner.n_vocab])
+    s = sequence_of(runner, [1 % runner.n_vocab])
     for i in range(n):
-        (emitted,) = runner.step(_plan(_chunk(runner, s, i, 1, n_out=1)))
+        (emitted,) = runner.step(plan_of(chunk_of(runner, s, i, 1, n_out=1)))
         s.tokens.append(emitted.token)
 
 
-def _sequence(runner: Runner, tokens: list[int]) -> Sequence:
+def sequence_of(runner: Runner, tokens: list[int]) -> Sequence:
     if len(tokens) > runner.n_ctx:
         raise RequestError("context_too_long", f"{len(tokens)} tokens do not fit in a context of {runner.n_ctx}")
     greedy = Sampling(temperature=0.0)
@@ -109,7 +109,7 @@ def _sequence(runner: Runner, tokens: list[int]) -> Sequence:
     return s
 
 
-def _chunk(runner: Runner, s: Sequence, position: int, n_rows: int, n_out: int = 0) -> Chunk:
+def chunk_of(runner: Runner, s: Sequence, position: int, n_rows: int, n_out: int = 0) -> Chunk:
     """The next rows of the only sequence there is: its pages are taken in order, a window's over and over."""
     end = position + n_rows
     n_pages = -(-end // runner.page_size)
@@ -122,7 +122,7 @@ def _slot(table: list[int], cell: int, page_size: int) -> int:
     return table[cell // page_size] * page_size + cell % page_size
 
 
-def _plan(chunk: Chunk) -> Plan:
+def plan_of(chunk: Chunk) -> Plan:
     return Plan((chunk,), tuple([] for _ in chunk.slots), len(chunk.tokens), chunk.n_out)
 
 

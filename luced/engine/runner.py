@@ -10,10 +10,11 @@ import numpy.typing as npt
 from luced import ops
 from luced.device.cpu import Cpu, Memory, Program
 from luced.device.values import make_value
-from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, MAX_TOP, ROW_STATE, SAMPLE_ROW, GroupInputs, Inputs
+from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, ROW_STATE, SAMPLE_ROW, GroupInputs, Inputs
 from luced.engine.plan import Chunk, Emitted, GroupSpec, Plan
 from luced.engine.sequence import Sequence
 from luced.errors import EngineError
+from luced.link import MAX_LOGPROBS
 from luced.models.blocks import Batch
 from luced.models.spec import Spec
 from luced.models.weights import Weights
@@ -52,7 +53,7 @@ class Runner:
         self.logits = self.tape.keep(module.build(self.tape, spec, weights, batch))
         self.n_forward = len(self.tape.calls)
         self.drawn = ops.sample(
-            self.tape, self.logits, i.sample_rows, i.counts, i.bias_ids, i.bias_values, MAX_TOP
+            self.tape, self.logits, i.sample_rows, i.counts, i.bias_ids, i.bias_values, MAX_LOGPROBS
         )  # fmt: skip
         self.emitted = ops.advance(self.tape, self.drawn.token, i.state_slots, i.row_state, i.stop_ids, i.forced)
 
@@ -113,7 +114,7 @@ class Runner:
     def step(self, plan: Plan) -> list[Emitted]:
         """One Emitted for each chunk with n_out 1. EngineError: the device failed."""
         self._copy(plan)
-        drawing = self._fill(plan)
+        drawing = self.fill(plan)
         self._count(plan, drawing)
         self.program.run()
         self._check_fault(self.program)
@@ -122,7 +123,7 @@ class Runner:
     def forward_all(self, chunk: Chunk) -> npt.NDArray[np.float32]:
         """Logits [n, n_vocab] of all rows of a chunk, at most n_seqs, without drawing."""
         n = len(chunk.tokens)
-        self._fill(Plan((chunk,), (), n, n))
+        self.fill(Plan((chunk,), (), n, n))
         self.arrays.out_index[:n] = np.arange(n)
         self.forward.run()
         self._check_fault(self.forward)
@@ -137,7 +138,7 @@ class Runner:
                 a.n_copies[0] = len(some)
                 program.run()
 
-    def _fill(self, plan: Plan) -> list[Chunk]:
+    def fill(self, plan: Plan) -> list[Chunk]:
         """Writes the inputs; gives the chunks that draw a token, in order."""
         a = self.arrays
         begin = 0

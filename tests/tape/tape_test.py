@@ -1,0 +1,67 @@
+"""The tape's plan of its memory, and its readings against each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from luced.device.values import Storage, make_value
+from luced.engine.offline import chunk_of, plan_of, resident, sequence_of
+from luced.tape import Tape
+from tests.tape.taps import differences
+from tests.tinygguf import tiny_chat_model
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.lists(st.integers(0, 30), max_size=3)), min_size=1, max_size=30))
+def test_values_that_live_together_do_not_share_memory(steps: list[tuple[int, list[int]]]) -> None:
+    """Each step makes a value of some size from earlier ones."""
+    tape = Tape()
+    values = [make_value("input", "input", "F32", 1)]
+    for n, sources in steps:
+        args = {f"a{i}": values[source % len(values)] for i, source in enumerate(sources)}
+        out = tape.claim(f"v{len(values)}", "F32", n, rows=None)
+        tape.append("add", None, ["out"], out=out, **args)
+        values.append(out)
+    tape.keep(values[-1])
+    offsets, total = tape.plan_activations()
+
+    alive: dict[Storage, list[int]] = {}
+    for i, call in enumerate(tape.calls):
+        for v in call.values():
+            if v.storage.kind == "activation":
+                alive.setdefault(v.storage, []).append(i)
+    for a, b in ((a, b) for a in alive for b in alive if a is not b):
+        if alive[a][0] <= alive[b][-1] and alive[b][0] <= alive[a][-1]:
+            assert offsets[a] + a.n_bytes <= offsets[b] or offsets[b] + b.n_bytes <= offsets[a]
+    assert all(offset + s.n_bytes <= total for s, offset in offsets.items())
+
+
+def test_memory_is_used_again() -> None:
+    tape = Tape()
+    x = make_value("input", "input", "F32", 1000)
+    for i in range(100):
+        out = tape.claim(f"v{i}", "F32", 1000, rows=None)
+        tape.append("add", None, ["out"], a=x, b=x, out=out)
+        x = out
+    assert tape.plan_activations()[1] <= 2 * 4096
+
+
+@pytest.mark.parametrize("dtype", ["F32", "Q4_1", "BF16"])
+def test_every_value_of_a_step_is_the_oracles(tmp_path: Path, dtype: str) -> None:
+    path = tiny_chat_model(tmp_path / "tiny.gguf", dtype=dtype)
+    with resident(path, kv_type="f32", n_batch=64) as runner:
+        s = sequence_of(runner, [(11 * i + 3) % runner.n_vocab for i in range(50)])
+        runner.step(plan_of(chunk_of(runner, s, 0, 40)))
+        runner.fill(plan_of(chunk_of(runner, s, 40, 10, n_out=1)))
+        for d in differences(runner, runner.tape):
+            assert d.max_error < 2e-5, d
+
+
+def test_the_listing_has_a_line_for_each_call(tmp_path: Path) -> None:
+    with resident(tiny_chat_model(tmp_path / "tiny.gguf")) as runner:
+        lines = runner.tape.listing().splitlines()
+    assert len(lines) == len(runner.tape.calls)
+    assert "blk.1.attn_q:F32[64,512] = matmul(weight=blk.1.attn_q.weight:F32[64,64]" in runner.tape.listing()
