@@ -89,8 +89,8 @@ def values(a: Array) -> F32Array:
         blocks = _DECODE[a.dtype](np.ascontiguousarray(a))
     else:
         assert a.dtype.names == ("q", "d", "sum"), a.dtype
-        blocks = a["d"][..., None] * a["q"].reshape(*a.shape, -1, 32).astype(np.float32)
-        return blocks.reshape(*a.shape, -1)
+        q, d = a["q"], a["d"]
+        return (d[..., None] * q.reshape(*d.shape, 32).astype(np.float32)).reshape(q.shape)
     return blocks.reshape(*a.shape[:-1], -1)
 
 

@@ -20,10 +20,11 @@ def embed(a: Any) -> int:
 
 def quantize(a: Any) -> int:
     x = a.x[: a.n_rows]
-    q, d = quantize32(x.reshape(len(x), -1, 32))
-    a.out["q"][: a.n_rows] = q.reshape(x.shape)
+    n, k = x.shape
+    q, d = quantize32(x.reshape(n, k // 32, 32))
+    a.out["q"][: a.n_rows] = q.reshape(n, k)
     a.out["d"][: a.n_rows] = d
-    a.out["sum"][: a.n_rows] = q.reshape(len(x), -1, 16).sum(-1, dtype=np.int16)
+    a.out["sum"][: a.n_rows] = q.reshape(n, k // 16, 16).sum(-1, dtype=np.int16)
     return NONE
 
 

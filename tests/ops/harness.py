@@ -190,6 +190,8 @@ def prepare(context: Context, op: str, args: Args) -> tuple[Calls, list[Any]]:
     """The op as a list of one call, with a workspace full of garbage between guards."""
     struct, keep = kernel_args(op, args)
     op_id = abi.Op[op.upper()]
+    if op == "matmul":
+        keep.append(_pack(context, struct.weight))
     n_bytes = context.workspace_bytes(op_id, struct)
     if n_bytes:
         whole = np.full(n_bytes + 2 * _GUARD_BYTES + 64, 0xFF, np.uint8)
@@ -197,6 +199,15 @@ def prepare(context: Context, op: str, args: Args) -> tuple[Calls, list[Any]]:
         struct.workspace = tensor(whole[start : start + n_bytes])
         keep += [whole, start, n_bytes]
     return Calls([(op_id, struct)]), keep
+
+
+def _pack(context: Context, weight: abi.Tensor) -> Array:
+    """Packs a weight, if its type is packed, into the memory that it returns."""
+    packed = np.full(context.packed_bytes(weight), 0xFF, np.uint8)
+    if packed.size:
+        context.pack(weight, packed.ctypes.data, 0, weight.ne[1])
+        weight.data, weight.layout = packed.ctypes.data, abi.Layout.PACKED
+    return packed
 
 
 def run_kernel(context: Context, op: str, args: Args) -> abi.FaultCode:
