@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -236,6 +237,8 @@ def logits(
 ) -> None:
     """Write the logits of every position as a float32 array [n_tokens, n_vocab]. Needs no daemon."""
     ids = _numbers("--tokens", tokens)
+    if not os.access(out.parent, os.W_OK):
+        raise click.BadParameter(f"{out.parent} is no folder that can be written to", param_hint="--out")
     entry = _find(model, model_dirs)
     import numpy
 

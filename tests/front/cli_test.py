@@ -57,6 +57,7 @@ def test_architectures_come_from_their_table() -> None:
     [
         (("logits", "nosuch", "--tokens", "1", "--out", "x.npy"), 65, "there is no model 'nosuch'"),
         (("logits", "tiny", "--tokens", "one", "--out", "x.npy"), 2, "'one' is no list of whole numbers"),
+        (("logits", "tiny", "--tokens", "1", "--out", "/nonexistent/x.npy"), 2, "/nonexistent is no folder"),
         (("bench", "tiny", "-p", "-5"), 2, "whole numbers"),
         (("serve", "--kv", "q3"), 2, "q3"),
         (("nonsense",), 2, "nonsense"),
