@@ -152,7 +152,10 @@ def test_leaving_the_loop_cancels(daemon: FakeDaemon, client: Client) -> None:
 
 def test_leaving_the_block_cancels(daemon: FakeDaemon, client: Client) -> None:
     with client.chat("wait") as stream:
-        pass
+        client.status()  # by now a piece has come, unread
+    with pytest.raises(LuceError) as raised:
+        list(stream)
+    assert raised.value.name == "cancelled"
     assert daemon.wait_for("cancel").params == {"id": stream.id}
     with client.chat("done") as stream:
         stream.read()

@@ -170,7 +170,7 @@ def test_too_large(data: bytes, limit: str) -> None:
 
 
 def test_limits_are_exact() -> None:
-    frame = notification("x", {"a": [[[b"12345678"]]]})  # 6 levels: array, params, map, and three more
+    frame = notification("x", {"a": [[[b"x" * 1000]]]})  # 6 levels: array, params, map, and three more
     n_items = 3 + 1 + 2 + 1 + 1 + 1
     exact = Limits(frame_bytes=len(frame), nesting=6, items=n_items)
     connection = Connection(exact)
