@@ -124,6 +124,8 @@ def _range(f: Field) -> str:
         return f" One of {', '.join(f'`{choice}`' for choice in f.choices)}."
     if f.low is None:
         return ""
+    if f.type.startswith(("list", "map")):
+        return f" At most {f.high}."
     return f" At least {f.low}." if f.high is None else f" {f.low} to {f.high}."
 
 

@@ -71,6 +71,7 @@ NAN, INFINITE = float("nan"), float("inf")
         ("chat", {"messages": HELLO, "temperature": "1"}, "bad_parameter", "temperature must be float, not '1'"),
         ("chat", {"messages": HELLO, "top_k": 1.0}, "bad_parameter", "top_k must be int, not 1.0"),
         ("chat", {"messages": HELLO, "top_k": True}, "bad_parameter", "top_k"),
+        ("chat", {"messages": HELLO, "stop": ["x"] * 33}, "bad_parameter", "stop must be at most 32 items, not 33"),
         ("chat", {"messages": HELLO, "n": 65}, "bad_parameter", "n must be at most 64"),
         ("chat", {"messages": HELLO, "seed": -1}, "bad_parameter", "seed"),
         ("chat", {"messages": HELLO, "stop": "x"}, "bad_parameter", "stop must be list[str]"),

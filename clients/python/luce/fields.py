@@ -16,7 +16,8 @@ REQUIRED = object()
 
 @dataclass(frozen=True)
 class Field:
-    """One parameter or result field. `type` is explained in docs/protocol.md; a default of None means absent."""
+    """One parameter or result field. `type` is explained in docs/protocol.md; a default of None means absent. `low` and
+    `high` bound a number, or how many items a list or map has."""
 
     name: str
     type: str
@@ -95,10 +96,11 @@ def _read(where: str, f: Field, value: Any, types: Types) -> Any:
         value = _READERS[f.type](value)
     except (TypeError, ValueError):
         raise bad(f"{f.type}, not {_short(value)}") from None
-    if f.low is not None and value < f.low:
-        raise bad(f"at least {f.low}, not {value}")
-    if f.high is not None and value > f.high:
-        raise bad(f"at most {f.high}, not {value}")
+    size, unit = (len(value), " items") if type(value) in (list, dict) else (value, "")
+    if f.low is not None and size < f.low:
+        raise bad(f"at least {f.low}{unit}, not {size}")
+    if f.high is not None and size > f.high:
+        raise bad(f"at most {f.high}{unit}, not {size}")
     if f.choices and value not in f.choices:
         raise bad(f"one of {', '.join(f.choices)}, not {_short(value)}")
     return value
