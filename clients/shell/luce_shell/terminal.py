@@ -27,9 +27,9 @@ class Output:
 
     def write(self, text: str) -> None:
         if text:
+            self._is_in_line = not text.endswith("\n")  # first, since Ctrl-C may come at any point
             sys.stdout.buffer.write((visible(text) if self.is_terminal else text).encode())
             sys.stdout.buffer.flush()
-            self._is_in_line = not text.endswith("\n")
 
     def end_line(self) -> None:
         if self._is_in_line:
