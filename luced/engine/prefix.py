@@ -106,7 +106,7 @@ class PrefixCache:
         nodes = self._windowed.get(g, self._nodes)
         for _ in range(len(nodes)):
             node = next(iter(nodes))
-            if n_users[node.pages[g]] or (nodes is self._nodes and node.children):
+            if n_users[node.pages[g]]:
                 nodes.move_to_end(node)
                 continue
             self.n_evicted += 1
@@ -177,6 +177,7 @@ class PrefixCache:
                 table[i] = page
 
     def _remove(self, node: Node) -> None:
+        assert not node.children, "a node was used after its parent"
         self._empty(node)
         del self._nodes[node]
         parent = node.parent

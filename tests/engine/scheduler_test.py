@@ -111,6 +111,8 @@ def test_clients_share_rows_whatever_they_ask_for() -> None:
     bench = Bench(FakeModel((GroupSpec("full", 1000),), page_size=16, n_batch=64, n_seqs=8))
     for i in range(6):
         bench.submit(prompt(640, i), 0, client=1)
+    for _ in range(8):  # what a client had before the other came does not count
+        bench.step()
     bench.submit(prompt(640, 40), 0, client=2)
     had = {1: 0, 2: 0}
     while not any(isinstance(m, Finished) and m.id == 7 for m in bench.messages):
@@ -118,6 +120,17 @@ def test_clients_share_rows_whatever_they_ask_for() -> None:
             had[chunk.sequence.client] += len(chunk.tokens)
     assert had[2] == 640
     assert abs(had[1] - had[2]) <= 64
+
+
+def test_who_has_begun_goes_on_before_choices_that_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("luced.engine.scheduler.CHUNK", 4)
+    bench = Bench(FakeModel((GroupSpec("full", 24),), n_seqs=3))
+    choices, other = bench.submit(prompt(8), 20, n=3), bench.submit(prompt(60, 3), 4)
+    assert rows(bench.step()) == {1: 8, 2: 8}
+    while not bench.tokens(other):
+        assert other.id in rows(bench.step())  # although the choices rank before it, and there are no pages for them
+    bench.run()
+    bench.check(choices, other)
 
 
 def test_a_client_with_nothing_running_gets_a_slot() -> None:
