@@ -43,7 +43,7 @@ class Runner:
         self.n_ctx, self.n_batch, self.n_seqs, self.page_size, self.kv_type = limits
         self.memory: dict[str, int] = {}
         self._held: list[Memory] = []
-        self._penalised: dict[int, Sequence] = {}  # by slot
+        self._n_counted: dict[int, int] = {}  # by slot: generated tokens in its row of counts
         i = self.inputs = Inputs(self.n_batch, self.n_seqs, self.n_vocab)
         self.group_inputs = [GroupInputs(g, self.page_size, self.n_ctx, self.n_seqs, i.rows) for g in groups]
         caches = self._caches()
@@ -196,9 +196,9 @@ class Runner:
             if chunk.fresh:
                 entries.append((s.slot, -1, 0))
                 entries += [(s.slot, token, 0) for token in s.tokens[: s.n_prompt]]
-                entries += [(s.slot, token, 1) for token in s.tokens[s.n_prompt :]]
-            elif chunk.n_out and s.n_generated:
-                entries.append((s.slot, s.tokens[-1], 1))
+                self._n_counted[s.slot] = 0
+            entries += [(s.slot, token, 1) for token in s.tokens[s.n_prompt + self._n_counted[s.slot] :]]
+            self._n_counted[s.slot] = s.n_generated
         a = self.arrays
         for begin in range(0, len(entries), MAX_COUNTS):
             some = np.array(entries[begin : begin + MAX_COUNTS], np.int32)
