@@ -212,6 +212,10 @@ class Attention {
         worker_.fault(LUCE_FAULT_PAGE);
         continue;
       }
+      if (j < tile.last_cell / page_size_ && table[j + 1] >= 0 && table[j + 1] < a_.cell_pos.ne[1]) {
+        prefetch(a_.k_pages, table[j + 1], tile.kv);
+        prefetch(a_.v_pages, table[j + 1], tile.kv);
+      }
       const Range cells = look(tile, j, page);
       if (cells.begin == cells.end) continue;
       const Range whole = {cells.begin / kLanes * kLanes, round_up(cells.end, kLanes)};
