@@ -128,21 +128,23 @@ inline int64_t collect_largest(const float *x, int64_t V, int64_t k, Candidate *
   return k;
 }
 
-// Sorts as many of the first in order as hold `mass` of the probability that p(candidate) gives; returns their number.
+// Puts in front the fewest first in order whose probabilities p(candidate) add up to `mass`; returns their number.
 template <class P>
 inline int64_t keep_mass(Candidate *c, int64_t n, double mass, P p) {
-  double sum_of = 0;
-  int64_t done = 0;
-  for (int64_t chunk = 64; done < n; chunk *= 4) {
-    const int64_t end = std::min(n, done + chunk);
-    if (end < n) std::nth_element(c + done, c + end, c + n, goes_before);
-    std::sort(c + done, c + end, goes_before);
-    for (; done < end; ++done) {
-      sum_of += p(c[done]);
-      if (sum_of >= mass) return done + 1;
+  int64_t begin = 0, end = n;  // the last one that is kept lies in here
+  while (end - begin > 1) {
+    const int64_t middle = begin + (end - begin) / 2;
+    std::nth_element(c + begin, c + middle, c + end, goes_before);
+    double sum_of = 0;
+    for (int64_t i = begin; i < middle; ++i) sum_of += p(c[i]);
+    if (sum_of >= mass) {
+      end = middle;
+    } else {
+      mass -= sum_of;
+      begin = middle;
     }
   }
-  return n;
+  return end;
 }
 
 // The candidates of a row. Until something has to look at them one by one they are all that the row allows.
@@ -171,6 +173,8 @@ class Candidates {
 
   void keep_typical(float mass) {
     if (is_all_) list_above(-kInfinity);
+    const double log_total = std::log(total_) + top_;
+    const auto surprise = [&](const Candidate &c) { return log_total - x_[c.id]; };
     double entropy = 0;
     for (int64_t i = 0; i < n_; ++i) entropy += probability(c_[i]) * surprise(c_[i]);
     for (int64_t i = 0; i < n_; ++i) c_[i].key = static_cast<float>(-std::fabs(surprise(c_[i]) - entropy));
@@ -207,8 +211,7 @@ class Candidates {
     total_ = 0;
     for (int64_t i = 0; i < n_; ++i) total_ += std::exp(double{x_[c_[i].id]} - top_);
   }
-  double surprise(const Candidate &c) const { return std::log(total_) - (double{x_[c.id]} - top_); }
-  double probability(const Candidate &c) const { return std::exp(double{x_[c.id]} - top_) / total_; }
+  double probability(const Candidate &c) const { return std::exp(x_[c.id] - top_) / total_; }
 
   const float *x_;
   const int64_t V_;

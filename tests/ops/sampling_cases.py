@@ -66,8 +66,9 @@ def _sample(
             rows["bias_begin"], rows["bias_end"] = np.arange(m) * 3, np.arange(m) * 3 + 3
         if counts:
             rows["slot"] = np.arange(m)[::-1]
-            many = np.where(random.random((m, n_vocab)) < 0.3, random.integers(1, 5, (m, n_vocab)), 0)
-            prompt = np.where(random.random((m, n_vocab)) < 0.3, LUCE_COUNT_PROMPT, 0)
+            share = min(0.3, 1000 / n_vocab)
+            many = np.where(random.random((m, n_vocab)) < share, random.integers(1, 5, (m, n_vocab)), 0)
+            prompt = np.where(random.random((m, n_vocab)) < share, LUCE_COUNT_PROMPT, 0)
             args["counts"] = (many | prompt).astype(np.int32)
         if tree:
             rows["parent"] = [-1, *(int(random.integers(0, i)) for i in range(1, m))]
