@@ -11,7 +11,7 @@ from luced.engine.sequence import Sequence
 
 
 class Cache:
-    """A sequence is started; extended and, after the step, kept and trimmed, chunk by chunk; released."""
+    """In a sequence's life: start; for each chunk extend, and after its step copied, keep and trim; release."""
 
     def __init__(self, groups: tuple[GroupSpec, ...], page_size: int) -> None:
         self.groups = groups
@@ -92,12 +92,8 @@ class Cache:
 
     def release(self, sequence: Sequence) -> None:
         """Takes all its pages; the prefix cache keeps what it can."""
-        path = sequence.path
-        if not sequence.copies and (
-            last := self.keep(sequence)
-        ):  # with copies to be made, its last cells are not there
-            path = [*path, last]
-        self.prefix.touch(path, sequence.n_done)
+        last = None if sequence.copies else self.keep(sequence)  # with copies to be made, its last cells are not there
+        self.prefix.touch([*sequence.path, last] if last else sequence.path, sequence.n_done)
         self.copied(sequence)
         for pool, table in zip(self.pools, sequence.tables, strict=True):
             for page in table:

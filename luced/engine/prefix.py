@@ -78,6 +78,8 @@ class PrefixCache:
         `path` holds the full nodes whose pages `tables` has already, and grows. Where the tree has a full page of the
         same tokens, that page replaces the one in `tables`. Who holds the pages of a path keeps its nodes in the tree.
         """
+        if not n_tokens:
+            return None
         size = self._page_size
         node = path[-1] if path else self._roots.setdefault(tenant, Node(None, (), []))
         while len(path) * size < n_tokens:

@@ -173,7 +173,7 @@ class Worker:
         return [link.Refused(name, error.to_wire())]
 
 
-def main(link_fd: int, config: Config) -> int:
+def main(link_fd: int, config: Config) -> None:
     """The engine process: serves the link until it ends. ModelError: there is no such device."""
     with socket.socket(fileno=link_fd) as end:
         device = Cpu(config.isa, config.n_threads)
@@ -192,4 +192,3 @@ def main(link_fd: int, config: Config) -> int:
         port.send([link.Ready(os.getpid(), device.name, device.device_name, device.isa, device.n_threads)])
         Worker(port, load).run()
         device.close()
-    return 0
