@@ -80,11 +80,10 @@ class Scheduler:
         n_prompt, n_tokens = len(generate.prompt), len(generate.prompt) + generate.max_tokens
         if not n_prompt:
             raise RequestError("bad_parameter", "the prompt is empty: there is nothing to continue", parameter="prompt")
-        worst = max(generate.prompt, key=lambda token: token if token >= 0 else self.n_vocab - token)
-        if not 0 <= worst < self.n_vocab:
-            raise RequestError(
-                "bad_parameter", f"token {worst} is not in the vocabulary of {self.n_vocab}", parameter="prompt"
-            )
+        for token in (min(generate.prompt), max(generate.prompt)):
+            if not 0 <= token < self.n_vocab:
+                what = f"token {token} is not in the vocabulary of {self.n_vocab}"
+                raise RequestError("bad_parameter", what, parameter="prompt")
         if n_tokens > self.n_ctx:
             raise RequestError(
                 "context_too_long",
