@@ -16,10 +16,10 @@ from luced.front.texts import Text
 from luced.gguf.catalogue import Entry
 from luced.text.chat import Prompt
 
-SAMPLING = (
+SAMPLING = {
     "temperature", "top_k", "top_p", "min_p", "typical_p",
     "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias",
-)  # fmt: skip
+}  # fmt: skip
 MAX_RERUNS = 2  # of a request that had said nothing when the engine died
 
 
@@ -34,7 +34,8 @@ class Answer:
         self.n_prompt = len(prompt.tokens)
         self._text = text
         self._prompt = prompt
-        self._params = call.params
+        settings = call.daemon.config.of_model(entry.names)
+        self._params = call.params | {name: settings[name] for name in settings.keys() & SAMPLING - call.given}
         # 53 bits: what the numbers of every client's language hold.
         self._seed: int = secrets.randbits(53) if call.params["seed"] is None else call.params["seed"]
         self._with_logprobs = call.params["logprobs"] is not None

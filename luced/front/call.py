@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Call:
-    """`params` are checked and complete when the handler gets them."""
+    """`params` are checked and complete when the handler gets them; `given` are those that the caller gave."""
 
     session: Session
     id: int
@@ -26,6 +26,9 @@ class Call:
     started_at: float = field(default_factory=time.monotonic)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     has_ended: bool = False  # its response may still wait to be sent
+
+    def __post_init__(self) -> None:
+        self.given = frozenset(name for name, value in self.params.items() if value is not None)
 
     @property
     def daemon(self) -> Daemon:

@@ -37,7 +37,7 @@ class Daemon:
         self.listener = listener
         self.instance = secrets.token_hex(8)
         self.started_at = time.monotonic()
-        self.catalogue = Catalogue(config.model_dirs)
+        self.catalogue = Catalogue(config.search_path, config.aliases)
         self.texts = Texts()
         self.supervisor = Supervisor(engine_command or default_engine_command(config))
         self.residency = Residency(self.supervisor, config)

@@ -96,7 +96,7 @@ async def template(call: Call) -> dict[str, Any]:
 
 async def models(call: Call) -> dict[str, Any]:
     daemon = call.daemon
-    rows = await trio.to_thread.run_sync(describe_models, daemon.catalogue, daemon.config.default_model)
+    rows = await trio.to_thread.run_sync(describe_models, daemon.catalogue, daemon.config)
     return {"models": [row | {"state": daemon.residency.state(row["name"])} for row in rows]}
 
 
@@ -143,10 +143,10 @@ assert HANDLERS.keys() == messages.BY_NAME.keys()
 
 async def _find(call: Call) -> Entry:
     name = call.params["model"] or call.daemon.config.default_model
-    if "/" in name and call.session.peer.role != "operator":
-        # The daemon may read files that the caller may not.
+    may_open_files = call.session.peer.role == "operator"  # the daemon may read files that the caller may not
+    if name.startswith(("/", ".")) and not may_open_files:
         raise RequestError("not_permitted", "only an operator may name a model by its path; use its name")
-    return await trio.to_thread.run_sync(call.daemon.catalogue.find, name)
+    return await trio.to_thread.run_sync(call.daemon.catalogue.find, name, may_open_files)
 
 
 async def _text(call: Call) -> Text:

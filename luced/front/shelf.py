@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from luced.config import Config
 from luced.errors import ModelError, RequestError
-from luced.gguf.catalogue import Catalogue, Entry, Facts
+from luced.gguf.catalogue import Catalogue, Entry
+from luced.gguf.facts import Facts
 
 
-def describe_models(catalogue: Catalogue, default_name: str) -> list[dict[str, Any]]:
+def describe_models(catalogue: Catalogue, config: Config) -> list[dict[str, Any]]:
     """One row for each, by name. A file that is not in order has a `problem` and no facts."""
     try:
-        default = catalogue.find(default_name)
+        default = catalogue.find(config.default_model)
     except RequestError:
         default = None
-    return [_describe(entry, entry == default) for entry in catalogue.entries()]
+    return [_describe(entry, entry == default, config) for entry in catalogue.entries()]
 
 
-def _describe(entry: Entry, is_default: bool) -> dict[str, Any]:
+def _describe(entry: Entry, is_default: bool, config: Config) -> dict[str, Any]:
     problem = ""
     try:
         facts = entry.facts()
@@ -33,4 +35,6 @@ def _describe(entry: Entry, is_default: bool) -> dict[str, Any]:
         "context": facts.n_ctx,
         "default": is_default,
         "problem": problem,
+        "aliases": list(entry.aliases),
+        "settings": config.of_model(entry.names),
     }

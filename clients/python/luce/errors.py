@@ -41,6 +41,7 @@ CODES: tuple[Code, ...] = (
     Code(301, "unsupported_model", "operator", "use one of another architecture: `luced models --architectures`"),
     Code(302, "no_memory", "operator", "use a smaller model or context, or free memory"),
     Code(303, "no_device", "operator", "choose a device that is there"),
+    Code(304, "bad_config", "operator", "correct the setting that is named"),
     Code(400, "engine_failed", "supervisor", "ask again: the engine is being restarted"),
     Code(401, "shutting_down", "supervisor", "ask again when the daemon is back"),
     Code(402, "connection_lost", "supervisor", "connect and ask again"),

@@ -66,6 +66,8 @@ TYPES = (
         Field("default", "bool", "Whether an empty `model` means this one."),
         Field("state", "str", "Whether it is in memory.", choices=("here", "loading", "loaded")),
         Field("problem", "str", "Why it cannot be used; empty: it can."),
+        Field("aliases", "list[str]", "Other names that are its own."),
+        Field("settings", "map", "What the daemon's configuration sets for this model, by name; empty: nothing."),
     )),
     Type("Socket", "Where the daemon listens.", (
         Field("path", "str", "Of the socket."),

@@ -129,7 +129,8 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Model:
-    """A model file. state: here | loading | loaded. `problem`: why it cannot be used."""
+    """A model file. state: here | loading | loaded. `problem`: why it cannot be used. `settings`: what the daemon's
+    configuration sets for it."""
 
     name: str
     path: str
@@ -141,6 +142,8 @@ class Model:
     default: bool
     state: str
     problem: str = ""
+    aliases: tuple[str, ...] = ()
+    settings: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,51 @@
+"""Options that several commands have, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from luced import config
+from luced.config import ISAS, KV_TYPES
+
+if TYPE_CHECKING:
+    from luced.gguf.catalogue import Catalogue, Entry
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+threads_option = click.option("--threads", type=click.IntRange(1), help="CPU threads. Default: one for each core.")
+isa_option = click.option(
+    "--isa", type=click.Choice(ISAS), help="Instruction set of the CPU kernels. Default: the best."
+)
+device_option = click.option("--device", type=click.Choice(("cpu",)), help="Where to compute. Default: cpu.")
+model_dirs_option = click.option(
+    "--model-dir",
+    "model_dirs",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    multiple=True,
+    help="Folder of GGUF files, searched before the usual ones; any number of times. Default: `luced config`.",
+)
+
+
+def kv_option(default: str | None) -> Callable[[F], F]:
+    text = "Type of the KV cache." if default else "Type of the KV cache. Default: f16."
+    return click.option("--kv", type=click.Choice(KV_TYPES), default=default, show_default=True, help=text)
+
+
+def load_config(model_dirs: tuple[Path, ...] = (), **flags: object) -> config.Config:
+    """The settings, with the flags of a command line; what was not given is None or ()."""
+    return config.load(model_dirs=tuple(folder.absolute() for folder in model_dirs) or None, **flags)
+
+
+def catalogue_of(settings: config.Config) -> Catalogue:
+    from luced.gguf.catalogue import Catalogue
+
+    return Catalogue(settings.search_path, aliases=settings.aliases)
+
+
+def find(model: str, model_dirs: tuple[Path, ...]) -> Entry:
+    """The model of that name or path. RequestError: there is none."""
+    return catalogue_of(load_config(model_dirs)).find(model)

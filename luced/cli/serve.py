@@ -1,0 +1,93 @@
+"""luced serve, luced engine"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from luced.cli.exits import EXIT_STATUS, fail
+from luced.cli.options import device_option, isa_option, kv_option, load_config, model_dirs_option, threads_option
+from luced.config import Config
+
+
+@click.command()
+@click.option(
+    "--socket", type=click.Path(path_type=Path), help="Where to listen. Default: $LUCE_SOCKET, or this user's own."
+)
+@click.option(
+    "--ctx", type=click.IntRange(1), help="Tokens of context of each model. Default: what it was trained for."
+)
+@click.option("--batch", type=click.IntRange(1), help="Most tokens of a step. Default: 512.")
+@click.option(
+    "--load", "preload", metavar="MODEL", multiple=True, help="Load this model at once, not when it is first asked."
+)
+@click.option("--model", metavar="MODEL", help="The model that answers where the client names none.")
+@kv_option(None)
+@device_option
+@threads_option
+@isa_option
+@model_dirs_option
+def serve(
+    socket: Path | None,
+    ctx: int | None,
+    batch: int | None,
+    preload: tuple[str, ...],
+    model: str | None,
+    kv: str | None,
+    device: str | None,
+    threads: int | None,
+    isa: str | None,
+    model_dirs: tuple[Path, ...],
+) -> None:
+    """Run the daemon, until SIGTERM or Ctrl-C.
+
+    It is ready at once: a model is loaded when the first request for it comes. What is not given here comes from the
+    settings that `luced config` shows.
+    """
+    import logging
+    import resource
+
+    from luced.front import listener
+
+    settings = load_config(
+        model_dirs,
+        socket=socket and socket.absolute(),
+        n_batch=batch,
+        n_ctx=ctx,
+        default_model=model,
+        kv_type=kv,
+        device=device,
+        n_threads=threads,
+        isa=isa,
+    )
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold prompts
+    try:
+        fd = settings.listen_fd
+        listening = listener.listen(settings.socket) if fd is None else listener.inherit(fd)
+    except listener.CannotListenError as error:
+        fail(str(error), error.remedy, EXIT_STATUS["operator"])
+    try:
+        import trio  # only now: who connects in the meantime waits, and is not refused
+
+        from luced.front import daemon
+
+        trio.run(daemon.serve, settings, listening, preload)
+    finally:
+        listening.close()
+
+
+@click.command(hidden=True)
+@click.option("--link-fd", type=int, required=True)
+@click.option("--batch", type=int, required=True)
+@click.option("--cache-bytes", type=int, required=True)
+@click.option("--threads", type=int, required=True)
+@click.option("--device", required=True)
+@click.option("--isa", required=True)
+def engine(link_fd: int, batch: int, cache_bytes: int, threads: int, device: str, isa: str) -> None:
+    """Run the engine; `luced serve` starts it, with all its settings on the command line."""
+    from luced.engine.worker import main as work
+
+    work(link_fd, Config(Path(), n_batch=batch, cache_bytes=cache_bytes, n_threads=threads, device=device, isa=isa))
