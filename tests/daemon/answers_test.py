@@ -73,6 +73,28 @@ def test_a_second_question_finds_the_first_in_the_cache(served: Served) -> None:
     assert second.usage.cached > first.usage.prompt // 2
 
 
+def test_a_stop_string_cuts_where_it_begins(served: Served) -> None:
+    with served.client() as client:
+        whole = client.complete("the model", max_tokens=40, temperature=0, ignore_eos=True).read().choices[0]
+        stop = whole.text[len(whole.text) // 2 :][:3]
+        cut = client.complete("the model", max_tokens=40, temperature=0, ignore_eos=True, stop=[stop]).read()
+    assert cut.choices[0].text == whole.text[: whole.text.index(stop)]
+    assert cut.choices[0].finish == "stop"
+    assert cut.usage.generated < 40
+
+
+def test_max_tokens_0_and_several_answers(served: Served) -> None:
+    with served.client() as client:
+        nothing = client.complete("the model", max_tokens=0).read()
+        assert (nothing.text, nothing.choices[0].finish, nothing.usage.generated) == ("", "length", 0)
+        three = client.complete("the model", max_tokens=8, temperature=1, seed=3, n=3, ignore_eos=True).read()
+        assert [choice.index for choice in three.choices] == [0, 1, 2]
+        assert len({choice.tokens for choice in three.choices}) == 3
+        assert three.usage.generated == 24
+        alone = client.complete("the model", max_tokens=8, temperature=1, seed=3, ignore_eos=True).read()
+        assert alone.choices[0].tokens == three.choices[0].tokens
+
+
 def test_a_raw_client_streams_and_cancels(served: Served) -> None:
     with socket.socket(socket.AF_UNIX) as raw:
         raw.settimeout(30)

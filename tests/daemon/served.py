@@ -15,7 +15,7 @@ from typing import Self
 
 import luce
 
-START_S = 20
+START_S = 60
 SERVE = (sys.executable, "-m", "luced", "serve")
 
 

@@ -120,7 +120,7 @@ async def running(folder: Path, engine: tuple[str, ...] = FAKE_ENGINE, **setting
     daemon = Daemon(config, listening, engine)
     house = House(daemon, folder)
     try:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(daemon.run)
                 yield house
