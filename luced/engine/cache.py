@@ -101,6 +101,13 @@ class Cache:
                     pool.drop(page)
         sequence.tables, sequence.path, sequence.n_done = [], [], 0
 
+    def state(self) -> dict[str, dict[str, int]]:
+        """Pages of each group: in all, free, and kept for whoever asks the same."""
+        return {
+            group.name: {"total": group.n_pages, "free": pool.n_free, "cached": pool.n_idle}
+            for group, pool in zip(self.groups, self.pools, strict=True)
+        }
+
     def _n_missing(self, g: int, n_tokens: int, n_pages: int, n_seen: int) -> int:
         """Pages that n_tokens need beyond the first n_pages, n_seen of which the window still sees."""
         n_missing = -(-n_tokens // self.page_size) - n_pages

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from luced.engine.sequence import Sequence
 
 RUNNING, STOP, LENGTH = 0, 1, 2  # luce_finish
+BROKEN = 3  # of our own: the logits hold no finite number
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Emitted(NamedTuple):
     """What a chunk with n_out 1 gave."""
 
     token: int
-    finish: int = RUNNING  # STOP: the token is a stop id; LENGTH: it was the last that max_tokens allowed
+    finish: int = RUNNING  # STOP: the token is a stop id; LENGTH: it was the last that max_tokens allowed; or BROKEN
     logprob: float = 0.0
     top: tuple[tuple[int, float], ...] = ()  # the n_logprobs best (id, logprob), best first
 

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from luced import ops
-from luced.device.cpu import Cpu, Memory, Program
+from luced.device.abi import FaultCode
+from luced.device.cpu import Cpu, Memory
 from luced.device.values import make_value
 from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, ROW_STATE, SAMPLE_ROW, GroupInputs, Inputs
-from luced.engine.plan import Chunk, Emitted, GroupSpec, Plan
+from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan
 from luced.engine.sequence import Sequence
 from luced.errors import EngineError
 from luced.link import MAX_LOGPROBS
@@ -117,7 +118,9 @@ class Runner:
         drawing = self.fill(plan)
         self._count(plan, drawing)
         self.program.run()
-        self._check_fault(self.program)
+        fault = self.program.take_fault()
+        if fault not in (FaultCode.NONE, FaultCode.LOGITS):
+            raise _lost(fault)
         return self._emitted(drawing)
 
     def forward_all(self, chunk: Chunk) -> npt.NDArray[np.float32]:
@@ -126,7 +129,9 @@ class Runner:
         self.fill(Plan((chunk,), (), n, n))
         self.arrays.out_index[:n] = np.arange(n)
         self.forward.run()
-        self._check_fault(self.forward)
+        fault = self.forward.take_fault()
+        if fault:
+            raise _lost(fault)
         logits: npt.NDArray[np.float32] = self.arrays.logits[:n].copy()
         return logits
 
@@ -212,7 +217,8 @@ class Runner:
         emitted = []
         for m, (token, chunk) in enumerate(zip(tokens, drawing, strict=True)):
             s = chunk.sequence
-            finish = int(a.finish[s.slot])
+            # Only a row that luce_sample could not draw from has this logprob: its token means nothing.
+            finish = BROKEN if a.logprob[m] == -np.inf else int(a.finish[s.slot])
             n_top = s.sampling.n_logprobs
             if n_top < 0:
                 emitted.append(Emitted(token, finish))
@@ -221,11 +227,9 @@ class Runner:
             emitted.append(Emitted(token, finish, float(a.logprob[m]), tuple(t for t in top if t[0] >= 0)))
         return emitted
 
-    @staticmethod
-    def _check_fault(program: Program) -> None:
-        fault = program.take_fault()
-        if fault:
-            raise EngineError("engine_failed", f"the device reported a fault: {fault.name.lower()}")
+
+def _lost(fault: FaultCode) -> EngineError:
+    return EngineError("engine_failed", f"the device reported a fault: {fault.name.lower()}")
 
 
 def penalised(s: Sequence) -> bool:

@@ -16,11 +16,11 @@ from typing import Any
 
 from luced.engine.cache import Cache
 from luced.engine.fair import Clients
-from luced.engine.plan import LENGTH, RUNNING, STOP, Chunk, Emitted, Model, Plan
+from luced.engine.plan import BROKEN, LENGTH, RUNNING, STOP, Chunk, Emitted, Model, Plan
 from luced.engine.sequence import CLASSES, Request, Sequence
 from luced.engine.slots import Slots
-from luced.errors import RequestError
-from luced.link import Finished, Generate, Message, Progress, Tokens
+from luced.errors import ModelError, RequestError
+from luced.link import Failed, Finished, Generate, Message, Progress, Tokens
 
 CHUNK = 64  # prompts are cut at absolute multiples of this, so that equal prompts give equal chunks
 _rank = attrgetter("rank")
@@ -203,6 +203,9 @@ class Scheduler:
         self.n_rows += plan.n_rows
         for chunk in plan.chunks:
             sequence = chunk.sequence
+            result = next(results) if chunk.n_out else None
+            if sequence.ended:  # another choice of its request broke in this step
+                continue
             sequence.n_done += len(chunk.tokens)
             sequence.is_fresh = False
             self.cache.copied(sequence)
@@ -211,8 +214,8 @@ class Scheduler:
             self.cache.trim(sequence)
             if not sequence.n_generated:
                 messages += self._prefilled(sequence, now)
-            if chunk.n_out:
-                messages += self._emit(sequence, next(results), now)
+            if result:
+                messages += self._emit(sequence, result, now)
             elif not sequence.max_tokens and sequence.n_done == sequence.n_prompt:
                 messages.append(self._finish(sequence, "length", now))
         return messages
@@ -230,6 +233,10 @@ class Scheduler:
         return [Progress(request.id, n_done, n_prompt, sequence.n_cached)]
 
     def _emit(self, sequence: Sequence, emitted: Emitted, now: float) -> list[Message]:
+        if emitted.finish == BROKEN:
+            error = ModelError("bad_model_file", "the model's logits are not numbers: its weights must be damaged")
+            self.abandon(sequence.request.id)
+            return [Failed(sequence.request.id, error.to_wire())]
         sequence.tokens.append(emitted.token)
         logprobs: list[Any] | None = None
         if sequence.sampling.n_logprobs >= 0:
@@ -278,10 +285,7 @@ class Scheduler:
             "n_cached": self.n_cached,
             "n_preempted": self.n_preempted,
             "n_evicted": self.cache.prefix.n_evicted,
-            "pages": {
-                group.name: {"total": group.n_pages, "free": pool.n_free, "cached": pool.n_idle}
-                for group, pool in zip(self.cache.groups, self.cache.pools, strict=True)
-            },
+            "pages": self.cache.state(),
             "requests": [request.state(now) for request in self.requests.values()],
         }
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from luced.engine.plan import GroupSpec, Plan
+from luced.engine.plan import BROKEN, Emitted, GroupSpec, Plan
 from luced.engine.scheduler import CHUNK, Scheduler
 from luced.errors import RequestError
-from luced.link import Finished, Generate, Message, Progress, Sampling, Tokens
+from luced.link import Failed, Finished, Generate, Message, Progress, Sampling, Tokens
 from tests.engine.fake import FakeModel, alone
 
 
@@ -308,3 +308,20 @@ def test_state() -> None:
     assert state["pages"] == {"full": {"total": 64, "free": 60, "cached": 0}}
     bench.run()
     assert bench.scheduler.state(bench.now)["pages"]["full"]["cached"] == 12
+
+
+def test_a_request_without_logits_fails_alone(big: Bench) -> None:
+    broken, sound = big.submit(prompt(10), 20, n=2), big.submit(prompt(10, 1), 20, client=1)
+    big.step()
+    step = big.model.step
+
+    def damaged(plan: Plan) -> list[Emitted]:
+        drawn = [chunk.sequence for chunk in plan.chunks if chunk.n_out]
+        results = zip(drawn, step(plan), strict=True)
+        return [e._replace(finish=BROKEN) if s.request.id == broken.id else e for s, e in results]
+
+    big.model.step = damaged  # type: ignore[method-assign]
+    big.run()
+    failed = [m for m in big.messages if isinstance(m, Failed)]
+    assert [(m.id, m.error["name"]) for m in failed] == [(broken.id, "bad_model_file")]
+    big.check(sound)

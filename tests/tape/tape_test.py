@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 
 from luced.device.values import Storage, make_value
 from luced.engine.offline import chunk_of, plan_of, resident, sequence_of
+from luced.engine.plan import BROKEN
+from luced.gguf.reader import open_gguf
 from luced.tape import Tape
 from tests.tape.taps import differences
 from tests.tinygguf import tiny_chat_model
@@ -65,3 +69,15 @@ def test_the_listing_has_a_line_for_each_call(tmp_path: Path) -> None:
         lines = runner.tape.listing().splitlines()
     assert len(lines) == len(runner.tape.calls)
     assert "blk.1.attn_q:F32[64,512] = matmul(weight=blk.1.attn_q.weight:F32[64,64]" in runner.tape.listing()
+
+
+def test_logits_that_are_no_numbers_break_their_row(tmp_path: Path) -> None:
+    path = tiny_chat_model(tmp_path / "tiny.gguf")
+    with open_gguf(path) as file:
+        output = file.tensors["output.weight"]
+    with path.open("r+b") as damaged:
+        damaged.seek(output.offset)
+        damaged.write(struct.pack("<f", math.nan))
+    with resident(path) as runner:
+        s = sequence_of(runner, [1, 2, 3])
+        assert [e.finish for e in runner.step(plan_of(chunk_of(runner, s, 0, 3, n_out=1)))] == [BROKEN]
