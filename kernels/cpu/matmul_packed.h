@@ -55,6 +55,10 @@ void fill_panel(const char *x, int64_t stride, int64_t K, uint8_t *panel) {
   }
 }
 
+// How far ahead of the codes memory is asked for more: the chip's own prefetcher stops at each page and each tile. With
+// one token this reads half as fast again (measured, matrices larger than the caches); many tokens do not notice.
+constexpr int kPrefetchBytes = 2048;
+
 LUCE_INLINE U8 shifted(U8 v, int right) {
   const U16 wide = reinterpret_cast<U16>(v);
   return reinterpret_cast<U8>(right >= 0 ? wide >> right : wide << -right);
@@ -91,6 +95,7 @@ LUCE_INLINE void multiply_packed(const uint8_t *tile, int lane, const uint8_t *p
     const uint8_t *span = scales + 2 * kTileRows * (f.mins ? 2 : 1) + lane;
 #pragma GCC unroll 1
     for (int c = 0; c < f.values / 32; ++c, codes += code_bytes(f), panel += M * panel_block_bytes(f)) {
+      for (int i = 0; i < code_bytes(f); i += 64) __builtin_prefetch(codes + kPrefetchBytes + i);
       I32 dot[M];
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
