@@ -25,41 +25,32 @@ from luced.oracle.blocks import DTYPES, values, values_per_block
 Array = NDArray[Any]
 Args = dict[str, Any]
 
-# What each op writes, and along which fields its rows can be cut into calls of their own.
+# What an op writes, where it is not "out".
 OUTPUTS = {
-    "embed": "out",
-    "quantize": "out",
-    "matmul": "out",
-    "rms_norm": "out",
-    "add": "out",
-    "glu": "out",
-    "softcap": "out",
-    "rope_angles": "out",
-    "rope": "out",
     "kv_write": "k_pages v_pages cell_pos",
     "kv_copy": "k_pages v_pages cell_pos",
-    "attention": "out",
-    "rows": "out",
     "count": "counts",
     "sample": "token logprob top_ids top_logprobs",
     "advance": "state emitted",
-    "mailbox": "box",
 }
+# The arguments that have an entry for each row, where they are not "x" and "out".
 ROWS = {
     "embed": "ids out",
-    "quantize": "x out",
     "matmul": "x add out",
-    "rms_norm": "x out",
     "add": "a b out",
     "glu": "gate up out",
-    "softcap": "x out",
     "rope_angles": "positions out",
     "rope": "x angles out",
     "kv_write": "k v slots positions",
+    "kv_copy": "copies",
     "attention": "q row_seq row_pos row_cell out",
     "rows": "index out",
+    "count": "tokens",
     "sample": "logits rows token logprob top_ids top_logprobs",
+    "advance": "token",
 }
+# Their rows are not run in parts.
+WHOLE = {"kv_copy", "count", "advance"}
 _TYPE_IDS = {dtype: type_id for type_id, dtype in DTYPES.items()}
 _GUARD_BYTES = 192
 
@@ -221,24 +212,26 @@ def run_kernel(context: Context, op: str, args: Args) -> abi.FaultCode:
     return context.take_fault()
 
 
+def outputs(op: str) -> list[str]:
+    return OUTPUTS.get(op, "out").split()
+
+
+def by_row(op: str) -> list[str]:
+    return ROWS.get(op, "x out").split()
+
+
 def run_oracle(op: str, args: Args) -> abi.FaultCode:
     """Runs the op's meaning on placed arguments."""
     names = [name for name, _ in abi.ARGS[op]._fields_]  # type: ignore[misc]
     given = dict.fromkeys(names, None) | args
     if args.get("n_rows") is None:
-        given["n_rows"] = _bound_of_rows(op, args)
+        given["n_rows"] = len(args[by_row(op)[0]])
     return abi.FaultCode(ORACLE[op](SimpleNamespace(**given)))
-
-
-def _bound_of_rows(op: str, args: Args) -> int:
-    first = {"count": "tokens", "kv_copy": "copies", "advance": "token"}
-    name = first.get(op) or ROWS.get(op, "box").split()[0]
-    return len(args[name])
 
 
 def cut_rows(case: Case, args: Args, begin: int, end: int) -> Args:
     """The same arguments for rows [begin, end) alone."""
-    cut = {name: args[name][begin:end] for name in ROWS[case.op].split() if args.get(name) is not None}
+    cut = {name: args[name][begin:end] for name in by_row(case.op) if args.get(name) is not None}
     return args | cut | {"n_rows": None}
 
 

@@ -8,30 +8,37 @@ import numpy as np
 import pytest
 
 from luced.device import abi
+from luced.oracle import ORACLE
 from tests.ops.cases import CASES
 from tests.ops.harness import (
-    OUTPUTS,
-    ROWS,
+    WHOLE,
     Case,
     Placed,
+    by_row,
     context,
     cut_rows,
     difference,
     isas,
+    outputs,
     run_kernel,
     run_oracle,
 )
 
 ISAS = list(isas())
-CUT = [case for case in CASES if case.cut and case.op in ROWS]
+CUT = [case for case in CASES if case.cut and case.op not in WHOLE]
 
 
 def _outputs(case: Case, args: dict[str, object]) -> list[str]:
-    return [name for name in OUTPUTS[case.op].split() if args.get(name) is not None]
+    return [name for name in outputs(case.op) if args.get(name) is not None]
 
 
 def _bytes(case: Case, placed: Placed) -> list[bytes]:
     return [placed.values[name].tobytes() for name in _outputs(case, placed.values)]
+
+
+def test_every_op_of_the_contract_has_a_meaning_and_cases() -> None:
+    assert set(ORACLE) == set(abi.OPS)
+    assert {case.op for case in CASES} == set(abi.OPS) - {"mailbox"}  # which waits for a thread: library_test.py
 
 
 @pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name.lower())
@@ -57,7 +64,7 @@ def test_rows_alone_have_the_bits_they_have_in_company(case: Case, isa: abi.Isa)
     together, apart = Placed(case.args()), Placed(case.args())
     run_kernel(context(isa, 2), case.op, together.values)
     n: Any = together.values.get("n_rows")
-    n = len(together.values[ROWS[case.op].split()[0]]) if n is None else n
+    n = len(together.values[by_row(case.op)[0]]) if n is None else n
     # The first row alone, then growing chunks.
     begin, size = 0, 1
     while begin < n:
