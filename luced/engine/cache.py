@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from luced.engine.pages import Pool
 from luced.engine.plan import GroupSpec
@@ -101,12 +102,11 @@ class Cache:
                     pool.drop(page)
         sequence.tables, sequence.path, sequence.n_done = [], [], 0
 
-    def state(self) -> dict[str, dict[str, int]]:
-        """Pages of each group: in all, free, and kept for whoever asks the same."""
-        return {
-            group.name: {"total": group.n_pages, "free": pool.n_free, "cached": pool.n_idle}
-            for group, pool in zip(self.groups, self.pools, strict=True)
-        }
+    def state(self) -> dict[str, Any]:
+        """How many entries the prefix cache lost, and each group's pages: in all, free, and kept but unused."""
+        pools = zip(self.groups, self.pools, strict=True)
+        pages = {g.name: {"total": g.n_pages, "free": pool.n_free, "cached": pool.n_idle} for g, pool in pools}
+        return {"n_evicted": self.prefix.n_evicted, "pages": pages}
 
     def _n_missing(self, g: int, n_tokens: int, n_pages: int, n_seen: int) -> int:
         """Pages that n_tokens need beyond the first n_pages, n_seen of which the window still sees."""

@@ -284,8 +284,7 @@ class Scheduler:
             "n_rows": self.n_rows,
             "n_cached": self.n_cached,
             "n_preempted": self.n_preempted,
-            "n_evicted": self.cache.prefix.n_evicted,
-            "pages": self.cache.state(),
+            **self.cache.state(),
             "requests": [request.state(now) for request in self.requests.values()],
         }
 
