@@ -238,9 +238,8 @@ class Scheduler:
             self.abandon(sequence.request.id)
             return [Failed(sequence.request.id, error.to_wire())]
         sequence.tokens.append(emitted.token)
-        logprobs: list[Any] | None = None
-        if sequence.sampling.n_logprobs >= 0:
-            logprobs = [[emitted.logprob, [list(one) for one in emitted.top]]]
+        is_asked = sequence.sampling.n_logprobs >= 0
+        logprobs = [[emitted.logprob, [list(one) for one in emitted.top]]] if is_asked else None
         messages: list[Message] = [Tokens(sequence.request.id, sequence.choice, [emitted.token], logprobs)]
         if emitted.finish != RUNNING:
             messages.append(self._finish(sequence, _REASONS[emitted.finish], now))
