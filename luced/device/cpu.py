@@ -83,7 +83,7 @@ class Memory:
 
     def __init__(self, n_bytes: int) -> None:
         self.n_bytes = n_bytes
-        self._pages = mmap.mmap(-1, max(n_bytes, 1))
+        self._pages = mmap.mmap(-1, max(n_bytes, 1), mmap.MAP_PRIVATE)  # shared pages are never huge
         if n_bytes > 1 << 21:
             self._pages.madvise(mmap.MADV_HUGEPAGE)
         self.bytes = np.frombuffer(self._pages, np.uint8)
