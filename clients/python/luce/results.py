@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -224,5 +224,5 @@ def _fields(kind: type[Any]) -> list[tuple[str, type[Any] | None]]:
     found = []
     for field in fields(kind):
         words = re.findall(r"[A-Z]\w+", str(field.type))  # a string, as all annotations of this file
-        found.append((field.name, next((globals()[word] for word in words if word in globals()), None)))
+        found.append((field.name, next((globals()[word] for word in words if is_dataclass(globals().get(word))), None)))
     return found
