@@ -103,10 +103,7 @@ class Attention {
  private:
   static int64_t partial_floats(const luce_attention_args &a) { return a.v_pages.ne[0] + 2; }
 
-  bool is_split() const {
-    return n_ <= most_split_rows(a_, worker_.count) && a_.workspace.data != nullptr &&
-           a_.workspace.ne[0] >= workspace_bytes(a_, worker_.count);
-  }
+  bool is_split() const { return n_ <= most_split_rows(a_, worker_.count); }
   int64_t enough_tiles() const { return std::max<int64_t>(1, n_ * n_kv_ / (4 * worker_.count)); }
 
   // f(tile) for this thread's tiles.

@@ -52,6 +52,15 @@ luce_status check(luce_context &context, int32_t op, const void *args) {
   return verdict.status == LUCE_OK ? LUCE_OK : context.fail(verdict.status, name + ": " + verdict.message);
 }
 
+// The same, and whether it has the workspace to run with.
+luce_status check_run(luce_context &context, int32_t op, const void *args) {
+  const luce_status status = check(context, op, args);
+  if (status != LUCE_OK) return status;
+  const Kernel *kernel = kernel_of(context, op);
+  if (kernel->given(args) >= kernel->workspace(args, context.threads.count())) return LUCE_OK;
+  return context.fail(LUCE_BAD_ARGUMENT, std::string(kOps[op].name) + ": workspace is too small");
+}
+
 struct Run {
   luce_context *context;
   const luce_call *calls;
@@ -131,7 +140,7 @@ luce_status luce_workspace_bytes(luce_context *context, int32_t op, const void *
 
 luce_status luce_run(luce_context *context, const luce_call *calls, int32_t n_calls) {
   for (int32_t i = 0; i < n_calls; ++i) {
-    const luce_status status = check(*context, calls[i].op, calls[i].args);
+    const luce_status status = check_run(*context, calls[i].op, calls[i].args);
     if (status != LUCE_OK) return context->fail(status, "call " + std::to_string(i) + ": " + context->error);
   }
   Run run = {context, calls, n_calls};

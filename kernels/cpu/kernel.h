@@ -81,10 +81,17 @@ struct Kernel {
   Verdict (*check)(const void *args);
   void (*run)(const void *args, const Worker &worker);
   int64_t (*workspace)(const void *args, int n_threads);
+  int64_t (*given)(const void *args);  // bytes of workspace that the arguments have
 };
 
 template <class Args>
 int64_t no_workspace(const Args &, int) {
+  return 0;
+}
+
+template <class Args>
+int64_t given_workspace(const Args &args) {
+  if constexpr (requires { args.workspace; }) return args.workspace.data == nullptr ? 0 : args.workspace.ne[0];
   return 0;
 }
 
@@ -93,7 +100,8 @@ template <class Args, Verdict (*check)(const Args &), void (*run)(const Args &, 
 constexpr Kernel make_kernel() {
   return {[](const void *args) { return check(*static_cast<const Args *>(args)); },
           [](const void *args, const Worker &worker) { run(*static_cast<const Args *>(args), worker); },
-          [](const void *args, int n_threads) { return workspace(*static_cast<const Args *>(args), n_threads); }};
+          [](const void *args, int n_threads) { return workspace(*static_cast<const Args *>(args), n_threads); },
+          [](const void *args) { return given_workspace(*static_cast<const Args *>(args)); }};
 }
 
 }  // namespace luce

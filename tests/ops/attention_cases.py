@@ -20,6 +20,7 @@ class Shape:
 
     sequences: tuple[tuple[int, int], ...]
     kind: str = "f16"
+    v_kind: str = ""  # where it is not the same as that of the keys
     heads: int = 4
     kv_heads: int = 2
     d: int = 24
@@ -50,7 +51,7 @@ class Shape:
         max_pages = max(-(-(past + rows) // size) for past, rows in self.sequences) + 2
         n_pages = max_pages * len(self.sequences) + 1
         k_pages = empty_pages(DTYPES[self.kind], n_pages, self.kv_heads, size, self.d)
-        v_pages = empty_pages(DTYPES[self.kind], n_pages, self.kv_heads, size, self.dv)
+        v_pages = empty_pages(DTYPES[self.v_kind or self.kind], n_pages, self.kv_heads, size, self.dv)
         cell_pos = np.zeros((n_pages, size), np.int32)  # what is not there would be seen by its position
         order = iter(random.permutation(n_pages))
         table = np.full((len(self.sequences), max_pages), 9999, np.int32)  # never looked at
@@ -99,6 +100,7 @@ _BOUND = Bound(of_row=400 * EPS)
 _SHAPES: dict[str, Shape] = {
     **{f"{kind}-prefill": Shape(((0, 37),), kind=kind, d=32, dv=64) for kind in DTYPES},
     **{f"{kind}-decode": Shape(((200, 1),), kind=kind, d=32, dv=32) for kind in DTYPES},
+    "bf16-keys-q8_0-values": Shape(((70, 9),), "bf16", "q8_0", dv=64),
     "first-token": Shape(((0, 1),)),
     "odd-heads": Shape(((5, 9),), heads=6, kv_heads=2, d=8, dv=37),
     "one-value": Shape(((40, 3),), d=1, dv=1),

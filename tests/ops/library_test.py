@@ -67,6 +67,14 @@ def test_shapes_that_disagree_are_a_bug_of_ours(context: Context, op: str, args:
     assert error.value.name == "internal"
 
 
+@pytest.mark.parametrize("name", ["attention-f16-decode", "sample-greedy"])
+def test_a_workspace_that_is_too_small(context: Context, name: str) -> None:
+    op = name.partition("-")[0]
+    struct, _ = kernel_args(op, Placed(_args(name)).values)
+    with pytest.raises(EngineError, match=f"call 0: {op}: workspace is too small"):
+        context.run(Calls([(abi.Op[op.upper()], struct)]))
+
+
 def test_a_library_that_is_not_there() -> None:
     with pytest.raises(ModelError, match="cannot load the kernels") as error:
         Context(path=Path("libluce_nowhere.so"))
