@@ -157,6 +157,7 @@ def test_input_that_is_no_text(daemon: FakeDaemon) -> None:
 
 
 def start(daemon: FakeDaemon, *words: str, **streams: Any) -> subprocess.Popen[bytes]:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a background job ignores, its children would too
     env = environment(daemon.path)
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **streams}
     return subprocess.Popen([*COMMAND, *words], env=env, **streams)
