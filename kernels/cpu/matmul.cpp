@@ -14,17 +14,19 @@
 namespace luce::LUCE_ISA {
 namespace {
 
-constexpr int64_t kMaxK = 65536;
 constexpr int64_t kTokenBytes = 512 << 10;           // of a block of tokens
 constexpr int kPackedTokens = kLanes == 16 ? 8 : 4;  // a kernel call takes at most so many: what the registers hold
 constexpr int kRowsTokens = kLanes == 16 ? 4 : 2;
 constexpr int kRows = 4;
+// The panels of one call, at most 44 bytes for each 32 values of a token, lie in a thread's scratch.
+constexpr int64_t kMaxK = 65536;
+static_assert(kPackedTokens * kMaxK / 32 * 44 <= kScratchBytes && kTokenBytes <= kScratchBytes);
 
-// visit<M>() for pieces of n tokens: as many of kMost as there are, then halves of it.
+// Cuts [begin, end) into pieces of M, and what is left into pieces of M / 2 and so on; visit<size>(begin of a piece).
 template <int M, class Visit>
-LUCE_INLINE void in_pieces(int64_t n, int64_t first, Visit visit) {
-  for (; n - first >= M; first += M) visit.template operator()<M>(first);
-  if constexpr (M > 1) in_pieces<M / 2>(n, first, visit);
+LUCE_INLINE void in_pieces(int64_t begin, int64_t end, Visit visit) {
+  for (; end - begin >= M; begin += M) visit.template operator()<M>(begin);
+  if constexpr (M > 1) in_pieces<M / 2>(begin, end, visit);
 }
 
 template <class BlockOf>
@@ -37,7 +39,7 @@ void run_packed(const luce_matmul_args &a, const Worker &worker) {
   uint8_t *panels = static_cast<uint8_t *>(worker.scratch);
   for (int64_t first = 0; first < n && tiles.begin < tiles.end; first += block) {
     const int64_t count = std::min(block, n - first);
-    in_pieces<kPackedTokens>(count, 0, [&]<int M>(int64_t t) {
+    in_pieces<kPackedTokens>(0, count, [&]<int M>(int64_t t) {
       fill_panel<f, M>(row<const char>(a.x, first + t), a.x.nb[1], K, panels + t * per_token);
     });
     for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -47,7 +49,7 @@ void run_packed(const luce_matmul_args &a, const Worker &worker) {
         const bool whole = width == kLanes;
         auto part = [&](const float *p) { return whole ? load<F32>(p + j) : load_first<F32>(p + j, width); };
         const F32 bias = a.bias.data ? part(static_cast<const float *>(a.bias.data)) : F32{};
-        in_pieces<kPackedTokens>(count, 0, [&]<int M>(int64_t t) __attribute__((always_inline)) {
+        in_pieces<kPackedTokens>(0, count, [&]<int M>(int64_t t) __attribute__((always_inline)) {
           F32 sums[M];
           multiply_packed<f, M>(weight, lane, panels + t * per_token, K, sums);
           for (int i = 0; i < M; ++i) {
@@ -71,8 +73,8 @@ void run_rows(const luce_matmul_args &a, const Worker &worker) {
   const int64_t block = std::max<int64_t>(kTokenBytes / (4 * K) / kRowsTokens, 1) * kRowsTokens;
   const float *bias = static_cast<const float *>(a.bias.data);
   for (int64_t first = 0; first < n; first += block) {
-    in_pieces<kRows>(rows.end, rows.begin, [&]<int R>(int64_t j) __attribute__((always_inline)) {
-      in_pieces<kRowsTokens>(std::min(first + block, n), first, [&]<int M>(int64_t i) __attribute__((always_inline)) {
+    in_pieces<kRows>(rows.begin, rows.end, [&]<int R>(int64_t j) __attribute__((always_inline)) {
+      in_pieces<kRowsTokens>(first, std::min(first + block, n), [&]<int M>(int64_t i) __attribute__((always_inline)) {
         float sums[R * M];
         multiply_rows<Weight, R, M>(row<const char>(a.weight, j), a.weight.nb[1], row<const char>(a.x, i), a.x.nb[1], K,
                                     sums);
