@@ -32,7 +32,8 @@ PARTS = {
         "click numpy rich trio",
     ),
     "luced.front": Part(
-        "luced.text luced.gguf luced.link luced.config luced.errors luced luce", "trio prometheus_client"
+        "luced.text luced.gguf luced.link luced.config luced.errors luced luce",
+        "trio prometheus_client httpx2 huggingface_hub",
     ),
     "luced.text": Part("luced.gguf luced.errors", "tokenizers jinja2"),
     "luced.engine": Part(

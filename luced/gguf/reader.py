@@ -66,6 +66,18 @@ def part_name(path: Path) -> tuple[str, int, int] | None:
     return (match["stem"], int(match["no"]), int(match["n"])) if match else None
 
 
+def split_name(name: str) -> str:
+    """What all parts of a split model are called; of another file its name without .gguf."""
+    match = _PART_NAME.fullmatch(name)
+    return match["stem"] if match else name.removesuffix(".gguf")
+
+
+def n_parts(name: str) -> int:
+    """How many files a model has of which one is named so."""
+    match = _PART_NAME.fullmatch(name)
+    return int(match["n"]) if match else 1
+
+
 def _part_paths(first: Part, n_parts: int) -> list[Path]:
     named = part_name(first.path)
     if named is None or named[2] != n_parts:
