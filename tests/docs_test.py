@@ -10,11 +10,12 @@ import click
 import pytest
 
 from luce_shell.ask import command as luce_ask
+from luce_shell.luce import cli as luce
 from luced.cli import cli as luced
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS: dict[str, click.Command] = {"luced": luced, "luce-ask": luce_ask}
+COMMANDS: dict[str, click.Command] = {"luce": luce, "luced": luced, "luce-ask": luce_ask}
 
 
 def code(document: Path) -> list[str]:
@@ -65,7 +66,7 @@ def unknown_word(words: list[str]) -> str | None:
     """The first subcommand or option that --help would not show."""
     command = COMMANDS[words[0]]
     rest = words[1:]
-    if isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         if rest[0] not in command.commands:
             return rest[0]
         command = command.commands[rest.pop(0)]

@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 # From top to bottom. A module belongs to the longest name that it begins with.
 PARTS = {
-    "luce_shell": Part("luce", "click rich"),
+    "luce_shell": Part("luce", "click markdown_it rich"),
     "luced.__main__": Part("luced.cli"),
     "luced.cli": Part(
         "luced.front luced.text luced.engine luced.models luced.device luced.gguf luced.link luced.config luced.errors"
@@ -58,8 +58,10 @@ RESERVED = {"ctypes", "asyncio"}
 # Pure policy: no arrays, no clock but the one passed in.
 PURE = {"luced.engine.scheduler", "luced.engine.pages", "luced.engine.prefix"}
 IMPURE = {"numpy", "time", "random", "os", "threading"}
-MAY_READ_ENVIRONMENT = {"luced.config", "luce.paths", "luce_shell.terminal"}
+MAY_READ_ENVIRONMENT = {"luced.config", "luce.paths", "luce_shell.environment"}
 MAY_PRINT = {"luced.cli", "luce_shell"}
+
+MODULES = {"markdown-it-py": "markdown_it"}  # of distributions that do not have their name
 
 MAX_LINES = 300
 MAX_MODEL_LINES = 150
@@ -215,7 +217,7 @@ def outside(package: str, *, without: Collection[str] = ()) -> set[str]:
 
 def declared(pyproject: str) -> set[str]:
     dependencies = tomllib.loads((ROOT / pyproject).read_text())["project"]["dependencies"]
-    return {d.partition(">")[0].replace("-", "_") for d in dependencies}
+    return {MODULES.get(name := d.partition(">")[0], name.replace("-", "_")) for d in dependencies}
 
 
 def test_what_is_imported_is_declared_and_no_more() -> None:

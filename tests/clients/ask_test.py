@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,7 @@ from luce_shell import exits
 from luce_shell.options import FIELDS, OptionError, read_options
 from luce_shell.terminal import visible
 from tests.clients.fake import USAGE, FakeDaemon
-
-ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "luce_shell.ask"]
+from tests.clients.shell import Screen, call, command, environment, open_terminal, read_all
 
 
 @pytest.fixture
@@ -31,14 +27,8 @@ def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
         yield fake
 
 
-def environment(path: Path, **more: str) -> dict[str, str]:
-    packages = os.pathsep.join(str(ROOT / folder) for folder in ("clients/python", "clients/shell"))
-    return {**os.environ, "LUCE_SOCKET": str(path), "PYTHONPATH": packages, "TERM": "xterm", **more}
-
-
 def ask(daemon: FakeDaemon, *words: str, stdin: bytes = b"", **more: str) -> subprocess.CompletedProcess[bytes]:
-    env = environment(daemon.path, **more)
-    return subprocess.run([*COMMAND, *words], input=stdin, env=env, capture_output=True, timeout=30, check=False)
+    return call("luce-ask", daemon.path, *words, stdin=stdin, **more)
 
 
 def messages(daemon: FakeDaemon) -> Any:
@@ -160,7 +150,7 @@ def start(daemon: FakeDaemon, *words: str, **streams: Any) -> subprocess.Popen[b
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what a background job ignores, its children would too
     env = environment(daemon.path)
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **streams}
-    return subprocess.Popen([*COMMAND, *words], env=env, **streams)
+    return subprocess.Popen(command("luce-ask", *words), env=env, **streams)
 
 
 def test_interrupt(daemon: FakeDaemon) -> None:
@@ -183,18 +173,8 @@ def test_nobody_reads(daemon: FakeDaemon) -> None:
     assert process.returncode == 141
 
 
-def read_all(terminal: int) -> bytes:
-    shown = b""
-    while True:
-        try:
-            shown += os.read(terminal, 4096)
-        except OSError:  # EIO: nobody has the other end any more
-            os.close(terminal)
-            return shown
-
-
 def test_progress_on_a_terminal(daemon: FakeDaemon) -> None:
-    ours, its = pty.openpty()
+    ours, its = open_terminal()
     with start(daemon, "progress", stderr=its) as process:
         os.close(its)
         shown = read_all(ours)
@@ -210,13 +190,75 @@ def test_progress_on_a_terminal(daemon: FakeDaemon) -> None:
 
 
 def test_interrupt_on_a_terminal(daemon: FakeDaemon) -> None:
-    ours, its = pty.openpty()
+    ours, its = open_terminal()
     with start(daemon, "wait", stdout=its, stderr=its) as process:
         os.close(its)
         assert os.read(ours, 7) == b"working"
         process.send_signal(signal.SIGINT)
         assert read_all(ours) == b"\r\n"
     assert process.returncode == 130
+
+
+def shown(daemon: FakeDaemon, *words: str, **more: str) -> list[str]:
+    """The lines on a terminal of 40 columns once luce-ask has ended."""
+    ours, its = open_terminal(40)
+    env = environment(daemon.path, **more)
+    with subprocess.Popen(command("luce-ask", *words), env=env, stdin=its, stdout=its, stderr=its) as process:
+        os.close(its)
+        screen = Screen(40, 24)
+        screen.feed(read_all(ours))
+    assert process.returncode == 0
+    return screen.lines
+
+
+def test_markdown_on_a_terminal(daemon: FakeDaemon) -> None:
+    assert shown(daemon, "a **b** c\n\n1. `d`") == ["a b c", "", " 1 d"]
+    for words, more in ((["--no-markdown"], {}), (["--no-stream"], {}), ([], {"TERM": "dumb"})):
+        assert shown(daemon, *words, "a **b** c", **more) == ["a **b** c"]
+    assert ask(daemon, "a **b** c").stdout == b"a **b** c\n"
+
+
+def test_fragments(daemon: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("first\n\n")
+    (tmp_path / "two").write_text("second\n")
+    files = ["-f", str(tmp_path / "one"), "-f", str(tmp_path / "two")]
+    assert ask(daemon, *files, "what?", stdin=b"piped\n").stdout == b"first\n\nsecond\n\npiped\n\nwhat?\n"
+    assert ask(daemon, "-f", "-", *files[:2], stdin=b"piped\n").stdout == b"piped\n\nfirst\n"
+    done = ask(daemon, "-f", str(tmp_path / "none"), "what?")
+    assert (done.returncode, done.stdout) == (74, b"")
+    assert b"No such file" in done.stderr
+
+
+CODE = "see:\n\n```py\na = 1\n```\n~~~~\n```\nb\n```\n~~~~\nor\n```c\nd\n```\nend"
+
+
+def test_extract(daemon: FakeDaemon) -> None:
+    assert ask(daemon, "-x", CODE).stdout == b"a = 1\n"
+    assert ask(daemon, "--xl", CODE).stdout == b"d\n"
+    assert ask(daemon, "--xl", CODE.partition("or")[0]).stdout == b"```\nb\n```\n"
+    done = ask(daemon, "-x", "no code")
+    assert (done.returncode, done.stdout) == (0, b"no code\n")
+    assert b"there is no fenced code" in done.stderr
+
+
+def test_usage(daemon: FakeDaemon) -> None:
+    done = ask(daemon, "-u", "hello")
+    assert done.stdout == b"hello\n"
+    assert done.stderr.decode() == (
+        "luce-ask: 9 tokens read (4 of them cached), 2 written (8.0 tokens/s), 0.88 s; seed 17\n"
+    )
+
+
+def test_class(daemon: FakeDaemon) -> None:
+    ask(daemon, "--class", "batch", "hello")
+    assert daemon.asked("chat")[0].params["priority"] == "batch"
+
+
+def test_words_that_are_no_text(daemon: FakeDaemon) -> None:
+    for words in (["caf\udce9"], ["-s", "caf\udce9", "q"], ["-o", "stop", "caf\udce9", "q"]):
+        done = ask(daemon, *words)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert b"is not UTF-8 (byte 3)" in done.stderr
 
 
 def test_no_progress_in_a_pipe(daemon: FakeDaemon) -> None:

@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
+import re
 import sys
+import time
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from luce import Answer, Client, LuceError, Stream, Text, __version__
 from luce_shell import exits
-from luce_shell.options import OptionError, read_options
-from luce_shell.terminal import Output, StatusLine, describe
+from luce_shell.environment import terminal_is_dumb
+from luce_shell.models import complete_model
+from luce_shell.options import OptionError, complete_option, read_options
+from luce_shell.program import EPILOG, SETTINGS, json_option, run, say, to_json
+from luce_shell.question import read_question, typed
+from luce_shell.terminal import Output, StatusLine
+
+if TYPE_CHECKING:
+    from luce_shell.log import Exchange
+
+FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,})[^`\n]*\n(.*?)^ {0,3}\1[`~]*[ \t]*$", re.M | re.S)
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="\b\n" + exits.HELP,
-)
+@click.command(context_settings=SETTINGS, epilog=EPILOG)
 @click.argument("question", required=False)
 @click.option("-s", "--system", metavar="TEXT", help="Tell the model how to answer.")
-@click.option("-m", "--model", metavar="NAME", default="", help="Who answers; `luced models` lists the names.")
+@click.option(
+    "-m",
+    "--model",
+    metavar="NAME",
+    default="",
+    shell_complete=complete_model,
+    help="Who answers; `luce ls` lists the names.",
+)
+@click.option("-c", "--continue", "goes_on", is_flag=True, help="Go on with the last conversation.")
+@click.option("--cid", metavar="ID", help="Go on with this one; `luce logs list` has the ids. Its beginning is enough.")
+@click.option(
+    "-f",
+    "--fragment",
+    "fragments",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(),
+    help="Put a file before the question; - is standard input. May be given several times.",
+)
 @click.option(
     "-o",
     "--option",
@@ -31,62 +54,102 @@ from luce_shell.terminal import Output, StatusLine, describe
     type=(str, str),
     multiple=True,
     metavar="NAME VALUE",
+    shell_complete=complete_option,
     help="A sampling parameter, as docs/protocol.md has them: temperature, seed, max_tokens, stop, ...",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for an error too.")
+@click.option("-x", "--extract", is_flag=True, help="Print only the first block of fenced code.")
+@click.option("--xl", "--extract-last", "extract_last", is_flag=True, help="Print only the last one.")
+@click.option("-u", "--usage", is_flag=True, help="Tell tokens and speed, on standard error.")
+@click.option("-n", "--no-log", is_flag=True, help="Leave no trace in the conversation log.")
+@click.option(
+    "--class", "priority", type=click.Choice(("interactive", "agent", "batch")), help="Who may wait for whom."
+)
 @click.option("--no-stream", is_flag=True, help="Print the answer when it is complete.")
+@click.option("--no-markdown", is_flag=True, help="Show the answer as it is, on a terminal too.")
+@json_option
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def command(
     question: str | None,
     system: str | None,
     model: str,
+    goes_on: bool,
+    cid: str | None,
+    fragments: tuple[str, ...],
     options: tuple[tuple[str, str], ...],
-    as_json: bool,
+    extract: bool,
+    extract_last: bool,
+    usage: bool,
+    no_log: bool,
+    priority: str | None,
     no_stream: bool,
-) -> int:
+    no_markdown: bool,
+    as_json: bool,
+) -> None:
     """Ask the model that luced keeps warm.
 
     \b
     luce-ask 'Why is the sky blue?'
     git diff | luce-ask 'Write a commit message.'
     luce-ask -s 'Answer in French.' -o temperature 0 < letter.txt
+    luce-ask -c 'And in German?'
+    luce-ask -x -f main.c 'Rewrite it without the loop.' > new.c
 
-    What comes through a pipe goes before QUESTION. Standard output gets the answer and nothing else, as UTF-8, and a
-    newline where it does not end with one; all the rest goes to standard error.
+    Files (-f) come first, then what comes through a pipe, then QUESTION. Standard output gets the answer and nothing
+    else, as UTF-8, and a newline where it does not end with one; all the rest goes to standard error. On a terminal
+    Markdown is shown with its form.
     """
+    if (extract or extract_last) and as_json:
+        raise click.UsageError("-x and --json are two kinds of output")
     params = _params(options, as_json)
-    output = Output()
+    if priority:
+        params["priority"] = priority
+    text = read_question(question, fragments)
+    past = _past(cid) if goes_on or cid is not None else []
+    if past:
+        model = model or past[-1].model
+        system = past[-1].system if system is None else system
+    messages = [{"role": "user", "content": text}]
+    for exchange in reversed(past):
+        messages = [
+            {"role": "user", "content": exchange.question},
+            {"role": "assistant", "content": exchange.answer},
+            *messages,
+        ]
+    is_streamed = not (as_json or no_stream or extract or extract_last)
+    output = _output(no_markdown or not is_streamed)
     try:
-        text = _question(question)
         with (
             Client(name="luce-ask") as client,
-            client.chat(text, model=model, system=system, stream=not (as_json or no_stream), **params) as stream,
+            client.chat(
+                messages,
+                model=typed("-m", model),
+                system=None if system is None else typed("-s", system),
+                stream=is_streamed,
+                **params,
+            ) as stream,
         ):
             _stream(stream, output)
-            if as_json:
-                output.write(_to_json(_describe_answer(stream.answer)))
-                return 0
-            if no_stream:
-                output.write(stream.answer.text)
-            output.end_line()
-            _tell(stream.answer, "max_tokens" in params)
-    except LuceError as error:
-        if as_json:
-            output.write(_to_json({"error": error.to_wire()}))
-        else:
-            _break_line(output)
-            _say(error.message, error.remedy)
-        return exits.exit_code(error)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one does not wait
-        _break_line(output)
-        return exits.INTERRUPTED
-    return 0
+            answer = stream.answer
+    except (LuceError, KeyboardInterrupt):
+        if output.is_terminal:
+            output.break_line()  # leave that of an unfinished answer; in a pipe it stays as it is
+        raise
+    if as_json:
+        output.write(to_json(_describe_answer(answer)))
+    elif extract or extract_last:
+        output.write(_extract(answer.text, extract_last))
+    elif no_stream:
+        output.write(answer.text)
+    output.close()
+    if not as_json:
+        _tell(answer, "max_tokens" in params, usage)
+    if not no_log:
+        _write_log(past, answer, system, text, {name: value for name, value in params.items() if name != "priority"})
 
 
 def _params(options: tuple[tuple[str, str], ...], as_json: bool) -> dict[str, Any]:
     try:
-        params = read_options(options)
+        params = read_options([(name, typed(f"-o {name}", value)) for name, value in options])
     except OptionError as error:
         raise click.UsageError(f"-o: {error}") from None
     for name in ("n", "logprobs"):
@@ -95,23 +158,53 @@ def _params(options: tuple[tuple[str, str], ...], as_json: bool) -> dict[str, An
     return params
 
 
-def _question(argument: str | None) -> str:
-    """What was piped in, a blank line, and the argument; or one of them."""
-    piped = ""
-    if sys.stdin is not None and not sys.stdin.isatty():
-        data = sys.stdin.buffer.read()
-        try:
-            piped = data.decode()
-        except UnicodeDecodeError as error:
-            raise LuceError(
-                "bad_parameter",
-                f"standard input is not UTF-8 (byte {error.start})",
-                remedy="convert it, with iconv say",
-            ) from None
-    parts = [part for part in (piped.rstrip("\n"), argument) if part]
-    if not parts:
-        raise click.UsageError("there is no question")
-    return "\n\n".join(parts)
+def _output(is_plain: bool) -> Output:
+    if is_plain or not sys.stdout.isatty() or terminal_is_dumb():
+        return Output()
+    from luce_shell.render import Markdown
+
+    return Markdown()
+
+
+def _past(cid: str | None) -> list[Exchange]:
+    """The conversation to go on with. Failure: it cannot be read, or there is none."""
+    from luce_shell import log
+
+    try:
+        past = log.conversation(cid)
+    except log.LogError as error:
+        raise exits.Failure(f"cannot read the conversation log: {error}", "ask without -c", exits.NO_FILE) from None
+    if not past:
+        missing = "there is no conversation to go on with" if cid is None else f"there is no conversation {cid!r}"
+        raise exits.Failure(missing, "`luce logs list` has those there are", exits.BY_ACTOR["caller"])
+    return past
+
+
+def _write_log(
+    past: list[Exchange], answer: Answer, system: str | None, question: str, options: dict[str, Any]
+) -> None:
+    from luce_shell import log
+
+    try:
+        log.write(
+            log.Exchange(
+                conversation=past[-1].conversation if past else log.new_conversation(),
+                at=time.time(),
+                model=answer.model,
+                system=system,
+                question=question,
+                answer=answer.text,
+                finish=answer.choices[0].finish,
+                options=options,
+                seed=answer.seed,
+                n_prompt=answer.usage.prompt,
+                n_cached=answer.usage.cached,
+                n_generated=answer.usage.generated,
+                total_s=answer.timings.total_s,
+            )
+        )
+    except log.LogError as error:
+        say(f"the conversation is not logged: {error}")
 
 
 def _stream(stream: Stream, output: Output) -> None:
@@ -125,17 +218,35 @@ def _stream(stream: Stream, output: Output) -> None:
                 has_begun = True
                 output.write(event.text)
             elif not has_begun:
-                status.show(describe(event))
+                status.show(event)
     finally:
         status.clear()
 
 
-def _tell(answer: Answer, has_limit: bool) -> None:
-    """What of the question was not answered as asked."""
+def _tell(answer: Answer, has_limit: bool, usage: bool) -> None:
+    """What of the question was not answered as asked; and what it cost."""
     for note in answer.degraded:
-        _say(note)
+        say(note)
     if answer.choices[0].finish == "length" and not has_limit:
-        _say("the answer was cut: the context is full")
+        say("the answer was cut: the context is full")
+    if usage:
+        tokens, times = answer.usage, answer.timings
+        speed = (
+            f" ({(tokens.generated - 1) / times.decode_s:.1f} tokens/s)" if times.decode_s and tokens.generated else ""
+        )
+        say(
+            f"{tokens.prompt} tokens read ({tokens.cached} of them cached), {tokens.generated} written{speed},"
+            f" {times.total_s:.2f} s; seed {answer.seed}"
+        )
+
+
+def _extract(text: str, last: bool) -> str:
+    """The first or last block of fenced code; the whole text, with a warning, where there is none."""
+    blocks = [match[2] for match in FENCED.finditer(text)]
+    if not blocks:
+        say("there is no fenced code in the answer: this is all of it")
+        return text
+    return blocks[-1 if last else 0]
 
 
 def _describe_answer(answer: Answer) -> dict[str, Any]:
@@ -146,34 +257,8 @@ def _describe_answer(answer: Answer) -> dict[str, Any]:
     return {"answer": answer.text, "finish": answer.choices[0].finish, **whole}
 
 
-def _to_json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, default=list) + "\n"  # the bytes of tokens: a list of numbers
-
-
-def _break_line(output: Output) -> None:
-    """Leave the line of an unfinished answer; in a pipe it stays as it is."""
-    if output.is_terminal:
-        output.end_line()
-
-
-def _say(message: str, remedy: str = "") -> None:
-    print(f"luce-ask: {message}", *([f"  {remedy}"] if remedy else []), sep="\n", file=sys.stderr)
-
-
 def main() -> NoReturn:
-    """The command. Not click's own main, which has other exit codes for a closed pipe and for Ctrl-C."""
-    try:
-        with command.make_context("luce-ask", sys.argv[1:]) as context:
-            code = command.invoke(context)
-    except click.exceptions.Exit as end:  # --help, --version
-        code = end.exit_code
-    except click.ClickException as error:
-        _say(error.format_message(), "luce-ask --help tells how to use it")
-        code = error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        code = exits.PIPE_CLOSED
-    sys.exit(code)
+    run(command, "luce-ask")
 
 
 if __name__ == "__main__":

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from luce.errors import LuceError
 
+USAGE = 2
+NO_FILE = 74
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 BY_ACTOR = {"caller": 65, "peer": 76, "operator": 78, "supervisor": 70}
 BY_NAME = {
-    "unknown_parameter": 2,
-    "missing_parameter": 2,
-    "bad_parameter": 2,
+    "unknown_parameter": USAGE,
+    "missing_parameter": USAGE,
+    "bad_parameter": USAGE,
     "not_running": 69,
     "connection_lost": 69,
     "busy": 75,
@@ -22,17 +24,27 @@ BY_NAME = {
 }
 HELP = """\
 Exit codes:
-   0  answered
+   0  done
    2  wrong use of the command or of a parameter
-  65  the question cannot be answered as it is (too long, unknown model, ...)
+  65  it cannot be done as it was asked (too long, unknown model, ...)
   69  no daemon, or it went away
   70  the engine failed: ask again
+  74  a file of yours cannot be read: a fragment, the conversation log
   75  try again later
   76  daemon and client do not understand each other
   77  not permitted
   78  the model or the machine must be put right by its operator
  130  interrupted (Ctrl-C)
  141  nobody reads the output"""
+
+
+class Failure(Exception):
+    """Something on this side of the socket cannot be done: what, what to do about it, and the exit code."""
+
+    def __init__(self, message: str, remedy: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+        self.exit_code = exit_code
 
 
 def exit_code(error: LuceError) -> int:

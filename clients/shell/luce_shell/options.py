@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luce.messages import SAMPLING
+
+if TYPE_CHECKING:
+    import click
 
 FIELDS = {f.name: f for f in SAMPLING if f.name != "stream"}  # which is the command's own affair
 
@@ -52,3 +55,8 @@ _WORDS = {
     "list[int]": "an integer",
     "map[int,float]": "TOKEN=NUMBER",
 }
+
+
+def complete_option(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The names that begin so."""
+    return [name for name in FIELDS if name.startswith(incomplete)]

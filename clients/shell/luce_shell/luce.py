@@ -1,0 +1,179 @@
+"""luce: what the daemon has and does."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+import click
+
+from luce import Client, Model, Status, __version__
+from luce.paths import find_socket
+from luce_shell.logs import logs
+from luce_shell.program import EPILOG, SETTINGS, json_option, run, to_json
+from luce_shell.table import duration, print_table, size, write
+
+ID_CHARS = 12
+SHELLS = ("bash", "zsh", "fish")
+PROGRAMS = ("luce", "luce-ask", "luced")
+
+
+@click.group(context_settings=SETTINGS, epilog=EPILOG)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Look at the daemon that keeps models warm, and at what was asked here.
+
+    \b
+    luce ps              the models in memory
+    luce ls              the models that can be named
+    luce logs -c         the last conversation
+
+    Ask with luce-ask. With --json a command prints what the protocol calls so (docs/protocol.md), in one line.
+    """
+
+
+@cli.command()
+@json_option
+def ls(as_json: bool) -> None:
+    """List the models that can be named."""
+    with Client(name="luce ls") as client:
+        models = client.models()
+    if as_json:
+        write(to_json({"models": [asdict(model) for model in models]}))
+        return
+    print_table(
+        ["NAME", "ID", "SIZE", "TYPE", "CONTEXT", "STATE"],
+        [[m.name, identity(m), size(m.bytes), m.quantisation, str(m.context or "?"), _state(m)] for m in models],
+    )
+
+
+@cli.command()
+@json_option
+def ps(as_json: bool) -> None:
+    """List the models in memory."""
+    with Client(name="luce ps") as client:
+        status, models = client.status(), client.models()
+    if as_json:
+        write(to_json({"models": [asdict(loaded) for loaded in status.models]}))
+        return
+    ids = {model.name: identity(model) for model in models}
+    rows = []
+    for loaded in status.models:
+        n_requests = sum(request.model == loaded.name for request in status.requests)
+        rows.append(
+            [
+                loaded.name,
+                ids.get(loaded.name, ""),
+                size(sum(loaded.memory.values())),
+                processor(status),
+                str(loaded.context),
+                "Forever",
+                str(n_requests),
+                size(loaded.memory.get("kv", 0)),
+            ]
+        )
+    print_table(["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "REQUESTS", "KV"], rows)
+
+
+@cli.command()
+@json_option
+def status(as_json: bool) -> None:
+    """Tell how the daemon is, and what it works on."""
+    with Client(name="luce status") as client:
+        found = client.status()
+    if as_json:
+        write(to_json(asdict(found)))
+        return
+    for name, value in _describe(found):
+        write(f"{name:10}{value}\n")
+    if found.requests:
+        write("\n")
+        print_table(
+            ["ID", "CLIENT", "MODEL", "PHASE", "PROMPT", "GENERATED", "AGE"],
+            [
+                [str(r.id), r.client, r.model, r.phase, str(r.prompt), str(r.generated), duration(r.age_s)]
+                for r in found.requests
+            ],
+        )
+
+
+@cli.command()
+@json_option
+def sockname(as_json: bool) -> None:
+    """Print the socket that the commands here connect to."""
+    path = str(find_socket())
+    write(to_json({"path": path}) if as_json else f"{path}\n")
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print what makes TAB complete our commands, their options and the names of models.
+
+    \b
+    bash   eval "$(luce completion bash)"        in ~/.bashrc
+    zsh    eval "$(luce completion zsh)"         in ~/.zshrc, after compinit
+    fish   luce completion fish | source         in ~/.config/fish/config.fish
+
+    An installed package of luced has put it where the shells look already.
+    """
+    write("".join(completion_script(shell, program) for program in PROGRAMS))
+
+
+cli.add_command(logs)
+
+
+def completion_script(shell: str, program: str) -> str:
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    variable = f"_{program.replace('-', '_').upper()}_COMPLETE"
+    completer = kind(cli, {}, program, variable)
+    # Not its source(), which starts a bash to see how old it is.
+    return (completer.source_template % completer.source_vars()).strip() + "\n"
+
+
+def identity(model: Model) -> str:
+    """Another one for another file, as far as its path and size tell."""
+    return hashlib.sha256(f"{model.path}\0{model.bytes}".encode()).hexdigest()[:ID_CHARS]
+
+
+def processor(status: Status) -> str:
+    """What the engine computes on. It has no other device than this, so nothing is ever elsewhere in secret."""
+    return "100% CPU" if status.engine.isa else ""
+
+
+def _state(model: Model) -> str:
+    if model.problem:
+        return "not in order: luced models --check"
+    return " ".join(filter(None, [model.state if model.state != "here" else "", "default" if model.default else ""]))
+
+
+def _describe(status: Status) -> list[tuple[str, Any]]:
+    socket, engine = status.socket, status.engine
+    group = f", group {socket.group}" if socket.group else ""
+    lines = [
+        ("daemon", f"luced {status.version}, pid {status.pid}, up {duration(status.uptime_s)}"),
+        ("socket", f"{socket.path} (mode {socket.mode}{group})"),
+    ]
+    if socket.problem:
+        lines.append(("", socket.problem))
+    facts = [f"{engine.device} with {engine.isa}, {engine.threads} threads"] if engine.isa else []
+    facts += [f"pid {engine.pid}"] if engine.pid else []
+    facts += [f"started anew {engine.restarts} times"] if engine.restarts else []
+    lines.append(("engine", ", ".join([engine.state, *facts])))
+    if engine.last_failure:
+        lines.append(("", f"the last one {engine.last_failure}"))
+    lines.append(("models", ", ".join(loaded.name for loaded in status.models) or "none in memory"))
+    lines.append(("requests", str(len(status.requests)) if status.requests else "none"))
+    return lines
+
+
+def main() -> NoReturn:
+    run(cli, "luce")
+
+
+if __name__ == "__main__":
+    main()

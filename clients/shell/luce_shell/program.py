@@ -1,0 +1,86 @@
+"""What every command does around its work: its options, its errors, its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from luce import LuceError
+from luce_shell import environment, exits
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+EPILOG = "\b\n" + exits.HELP
+
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON, for an error too.",
+    callback=lambda context, _, value: context.meta.__setitem__("as_json", value) or value,
+)
+
+
+def say(message: str, remedy: str = "") -> None:
+    """To the one who typed the command."""
+    name = click.get_current_context().find_root().info_name
+    print(f"{name}: {message}", *([f"  {remedy}"] if remedy else []), sep="\n", file=sys.stderr)
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=list) + "\n"  # the bytes of tokens: a list of numbers
+
+
+def run(command: click.Command, name: str) -> NoReturn:
+    """The process. Not click's own main, which has other exit codes for a closed pipe and for Ctrl-C."""
+    variable = f"_{name.replace('-', '_').upper()}_COMPLETE"
+    if instruction := environment.completion_request(variable):
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(command, {}, name, variable, instruction))
+    context = command.context_class(
+        command, info_name=name
+    )  # of the program, for what goes wrong before another is made
+    with context.scope(cleanup=False):
+        sys.exit(_run(command, name))
+
+
+def _run(command: click.Command, name: str) -> int:
+    meta: dict[str, Any] = {}
+    try:
+        with command.make_context(name, sys.argv[1:]) as context:
+            meta = context.meta
+            code = command.invoke(context)
+            sys.stdout.flush()
+            return code or 0
+    except LuceError as error:
+        if meta.get("as_json"):
+            sys.stdout.buffer.write(to_json({"error": error.to_wire()}).encode())
+        else:
+            say(error.message, error.remedy)
+        return exits.exit_code(error)
+    except exits.Failure as error:
+        if meta.get("as_json"):
+            described = {"code": error.exit_code, "message": str(error), "remedy": error.remedy}
+            sys.stdout.buffer.write(to_json({"error": described}).encode())
+        else:
+            say(str(error), error.remedy)
+        return error.exit_code
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one does not wait
+        return exits.INTERRUPTED
+    except click.exceptions.Exit as end:  # --help, --version
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        return error.exit_code
+    except click.ClickException as error:
+        say(error.format_message(), f"{name} --help tells how to use it")
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return exits.PIPE_CLOSED
