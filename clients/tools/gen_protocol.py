@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "clients" / "python"))
 from luce import messages, wire  # noqa: E402
 from luce.errors import CODES, LuceError  # noqa: E402
 from luce.fields import Field, Method  # noqa: E402
+from luce.structs import TYPES  # noqa: E402
 
 TEXT = Path(__file__).with_name("protocol.md.in")
 DOCUMENT = ROOT / "docs" / "protocol.md"
@@ -70,7 +71,7 @@ def document() -> str:
         "sampling": _params(messages.SAMPLING),
         "methods": "\n".join(_method(m) for m in messages.METHODS),
         "notifications": "\n".join(f"### {n.name}\n\n{n.doc}\n\n{_fields(n.fields)}" for n in messages.NOTIFICATIONS),
-        "types": "\n".join(f"### {t.name}\n\n{t.doc}\n\n{_fields(t.fields)}" for t in messages.TYPES),
+        "types": "\n".join(f"### {t.name}\n\n{t.doc}\n\n{_fields(t.fields)}" for t in TYPES),
         "errors": _table(
             ["code", "name", "who must act", "what to do"], [[str(c.number), c.name, c.actor, c.remedy] for c in CODES]
         ),

@@ -12,8 +12,9 @@ import luce
 from luce import Client, LuceError, Progress, Text
 from luce.calls import Sampling
 from luce.fields import Field
-from luce.messages import SAMPLING, TYPES
+from luce.messages import SAMPLING
 from luce.results import Choice, Engine, Limits, Loaded, Logprob, Model, Running, Socket, Timings, Usage
+from luce.structs import TYPES
 from tests.clients.fake import TIMINGS, USAGE, FakeDaemon
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from luce import wire
 from luce.errors import CODES
-from luce.messages import METHODS, NOTIFICATIONS, SAMPLING, TYPES
+from luce.messages import METHODS, NOTIFICATIONS, SAMPLING
+from luce.structs import TYPES
 from tests.clients.fake import FakeDaemon
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from luce import messages
+from luce.structs import TYPES
 from luced.front import listener
 from tests.front.harness import Client, House, running
 
@@ -230,7 +230,7 @@ async def test_models_tells_state_and_default(house: House) -> None:
     assert rows.keys() >= {"tiny", "slow"}
     assert (rows["tiny"]["state"], rows["tiny"]["default"]) == ("loaded", True)
     assert (rows["slow"]["state"], rows["slow"]["default"]) == ("here", False)
-    assert {field.name for t in messages.TYPES if t.name == "Model" for field in t.fields} == rows["tiny"].keys()
+    assert {field.name for t in TYPES if t.name == "Model" for field in t.fields} == rows["tiny"].keys()
 
 
 async def test_shutdown_tells_the_requests(house: House) -> None:

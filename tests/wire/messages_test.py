@@ -8,7 +8,8 @@ import pytest
 
 from luce import api, errors, messages, wire
 from luce.errors import LuceError
-from luce.messages import BY_NAME, METHODS, NOTIFICATIONS, SAMPLING, TYPES, check
+from luce.messages import BY_NAME, METHODS, NOTIFICATIONS, SAMPLING, check
+from luce.structs import TYPES
 
 CHAT = BY_NAME["chat"]
 HELLO = [{"role": "user", "content": "hello"}]

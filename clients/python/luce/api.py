@@ -6,7 +6,8 @@ from typing import Any
 
 from .errors import CODES
 from .fields import Field
-from .messages import COMPATIBLE, LEVEL, MAX_FRAME_BYTES, MAX_ITEMS, MAX_NESTING, METHODS, NOTIFICATIONS, TYPES
+from .messages import COMPATIBLE, LEVEL, MAX_FRAME_BYTES, MAX_ITEMS, MAX_NESTING, METHODS, NOTIFICATIONS
+from .structs import TYPES
 
 
 def describe() -> dict[str, Any]:
