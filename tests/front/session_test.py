@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from luce import messages
 from luce.structs import TYPES
 from luced.front import listener
 from tests.front.harness import Client, House, running
