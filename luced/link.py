@@ -1,7 +1,8 @@
 """What front and engine say to each other: one dataclass per message, msgpack frames on a socketpair.
 
-The front sends Load, Unload, Generate, Abandon, Truncate, AskState and Stop; the engine sends the rest. A Generate
-carries all that resuming it needs. Framing is `luce.wire`'s (a message is the notification [2, name, [fields]]).
+The front sends Load, Unload, Generate, Abandon, Truncate, Pause, Resume, AskState and Stop; the engine sends
+the rest. A Generate carries all that resuming it needs. Framing is `luce.wire`'s (a message is the notification
+[2, name, [fields]]).
 """
 
 from __future__ import annotations
@@ -84,6 +85,22 @@ class Truncate:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """No more steps for this request: nobody reads what it says. Its pages are for others at once where they are
+    needed, and after keep_s in any case."""
+
+    id: int
+    keep_s: float
+
+
+@dataclass(frozen=True)
+class Resume:
+    """It goes on where it stood."""
+
+    id: int
+
+
+@dataclass(frozen=True)
 class AskState:
     id: int
 
@@ -138,6 +155,14 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class Queued:
+    """The model's requests that have not started, in the order in which they would as things stand."""
+
+    model: str
+    ids: list[int]
+
+
+@dataclass(frozen=True)
 class Progress:
     """Prefill of request `id`: n_done of n_total prompt tokens, n_cached of them from the cache."""
 
@@ -188,8 +213,8 @@ class State:
 
 
 Message = (
-    Load | Unload | Generate | Abandon | Truncate | AskState | Stop
-    | Ready | Loading | Loaded | Unloaded | Refused | Progress | Tokens | Finished | Failed | State
+    Load | Unload | Generate | Abandon | Truncate | Pause | Resume | AskState | Stop
+    | Ready | Loading | Loaded | Unloaded | Refused | Queued | Progress | Tokens | Finished | Failed | State
 )  # fmt: skip
 BY_NAME: dict[str, type[Any]] = {c.__name__: c for c in Message.__args__}
 

@@ -61,3 +61,15 @@ class Clients:
     def waiting(self) -> list[Client]:
         """Clients whose queues are not empty."""
         return [client for client in self._by_id.values() if client.queue]
+
+    def order(self) -> list[int]:
+        """Requests that have not started, in the order in which their turns come: a client's turn comes when it has
+        had the fewest rows, and those of its earlier requests are then counted."""
+        turns = []
+        for client in self._by_id.values():
+            n_rows = client.n_rows
+            for sequence in client.queue:
+                if not sequence.request.has_started:
+                    turns.append((n_rows, sequence.rank, sequence.request.id))
+                n_rows += len(sequence.tokens) - sequence.n_done
+        return [request_id for _, _, request_id in sorted(turns)]

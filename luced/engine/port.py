@@ -30,13 +30,11 @@ class Port:
             select.select([], [self._socket], [])
             self._flush()
 
-    def receive(self, wait: bool) -> list[Message] | None:
-        """The messages that have come, waiting for one if asked to; None: the front has closed the link."""
+    def receive(self, wait_s: float | None) -> list[Message] | None:
+        """The messages that have come, waiting for one if need be (None: for ever). None: the front closed the link."""
         messages: list[Message] = []
         while not messages:
-            readable, writable, _ = select.select(
-                [self._socket], [self._socket] if self._backlog else [], [], None if wait else 0
-            )
+            readable, writable, _ = select.select([self._socket], [self._socket] if self._backlog else [], [], wait_s)
             if writable:
                 self._flush()
             if readable:
@@ -47,7 +45,7 @@ class Port:
                 for event in self._connection:
                     assert isinstance(event, wire.Notification), event
                     messages.append(from_wire(event.method, event.params))
-            elif not wait:
+            elif wait_s is not None and not (writable and wait_s):
                 break
         return messages
 

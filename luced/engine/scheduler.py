@@ -9,21 +9,18 @@ cache keeps what it can of its cells. The best one can always go on, so everythi
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import Counter
 from operator import attrgetter
 from typing import Any
 
 from luced.engine.cache import Cache
 from luced.engine.fair import Clients
 from luced.engine.plan import BROKEN, LENGTH, RUNNING, STOP, Chunk, Emitted, Model, Plan
-from luced.engine.sequence import CLASSES, Request, Sequence
-from luced.engine.slots import Slots
-from luced.errors import ModelError, RequestError
+from luced.engine.running import Running
+from luced.engine.sequence import CLASSES, Request, Sequence, check
+from luced.errors import ModelError
 from luced.link import Failed, Finished, Generate, Message, Progress, Tokens
 
 CHUNK = 64  # prompts are cut at absolute multiples of this, so that equal prompts give equal chunks
-_rank = attrgetter("rank")
 _rows_had = attrgetter("n_rows")
 _REASONS = {STOP: "stop", LENGTH: "length"}
 
@@ -41,9 +38,8 @@ class Scheduler:
         self.n_rows = 0
         self.n_cached = 0  # prompt tokens that came from the cache
         self.n_preempted = 0
-        self._slots = Slots(min(model.n_seqs, max(1, model.n_batch // 2)))  # so that prompts go on beside them
+        self._running = Running(min(model.n_seqs, max(1, model.n_batch // 2)))  # so that prompts go on beside them
         self._classes = tuple(Clients() for _ in CLASSES)
-        self._running: list[Sequence] = []  # those with a slot, best rank first
         self._chunks: dict[Sequence, Chunk] = {}  # of the step that is being planned
         self._blocked = False  # the next to start did not fit, and nothing has changed since
         self._n_arrived = 0
@@ -52,7 +48,7 @@ class Scheduler:
 
     def submit(self, generate: Generate, now: float) -> None:
         """RequestError: it can never run."""
-        self._check(generate)
+        check(generate, self.n_vocab, self.n_ctx)
         self._n_arrived += 1
         request = self.requests[generate.id] = Request(generate, self._n_arrived, now)
         for sequence in request.sequences:
@@ -76,40 +72,49 @@ class Scheduler:
         sequence.n_done = min(sequence.n_done, len(sequence.tokens))
         return [self._finish(sequence, "truncated", now)]
 
-    def _check(self, generate: Generate) -> None:
-        n_prompt, n_tokens = len(generate.prompt), len(generate.prompt) + generate.max_tokens
-        if not n_prompt:
-            raise RequestError("bad_parameter", "the prompt is empty: there is nothing to continue", parameter="prompt")
-        for token in (min(generate.prompt), max(generate.prompt)):
-            if not 0 <= token < self.n_vocab:
-                what = f"token {token} is not in the vocabulary of {self.n_vocab}"
-                raise RequestError("bad_parameter", what, parameter="prompt")
-        if n_tokens > self.n_ctx:
-            raise RequestError(
-                "context_too_long",
-                f"{n_prompt} prompt tokens and {generate.max_tokens} to generate do not fit a context of {self.n_ctx}",
-                n_prompt=n_prompt,
-                max_tokens=generate.max_tokens,
-                n_ctx=self.n_ctx,
-            )
+    def pause(self, request_id: int, keep_until_s: float) -> None:
+        """No more rows for it. Its pages are the first to go where others need some, and go at keep_until_s."""
+        if request := self.requests.get(request_id):
+            self._running.set_paused(request, True)
+            self._blocked = False
+            request.keep_until_s = keep_until_s
+            for sequence in request.sequences:
+                if sequence.queued:
+                    self._classes[sequence.priority].unqueue(sequence)
+                    sequence.held = True
+
+    def resume(self, request_id: int) -> None:
+        if request := self.requests.get(request_id):
+            self._running.set_paused(request, False)
+            for sequence in request.sequences:
+                if sequence.held and not sequence.ended:
+                    sequence.held = False
+                    self._enqueue(sequence)
+
+    def expire(self, now: float) -> float | None:
+        """Takes the pages of those that have been paused for too long; when the next one will have been."""
+        paused = self._running.paused()
+        for sequence in paused:
+            if sequence.request.keep_until_s <= now:
+                self._preempt(sequence)
+        return min((s.request.keep_until_s for s in paused if s.slot >= 0), default=None)
 
     # ---- plan ----
 
     def plan(self, now: float) -> Plan | None:
         """The next step; None: there is nothing to do."""
         chunks = self._chunks = {}
-        for sequence in [s for s in self._running if not s.queued]:
+        for sequence in [s for s in self._running.sequences if not (s.queued or s.request.paused)]:
             if sequence.slot >= 0 and self._n_rows(sequence, 1):  # else a better one has taken its place
                 self._add(sequence, 1)
         n_left = self.n_batch - len(chunks)
         if chunks:  # those that decode wait for the prompts in their step
             n_left = min(n_left, max(CHUNK, self.n_batch // 4))
         self._fill(n_left, now)
-        if not chunks and self._running:  # who had rows was preempted by who then got none
-            best = self._running[0]
+        if not chunks and self.has_work:  # who had rows was preempted by who then got none
+            best = self._running.sequences[0]
             self._add(best, self._n_rows(best, min(len(best.tokens) - best.n_done, self.n_batch)))
         if not chunks:
-            assert not self.requests, "requests, but nothing to run"
             return None
         copies: tuple[list[tuple[int, int, int]], ...] = tuple([] for _ in self.cache.groups)
         for sequence in chunks:
@@ -150,41 +155,27 @@ class Scheduler:
 
     def _n_rows(self, sequence: Sequence, n: int) -> int:
         """As many of its next n rows as there are pages for, once those of worse rank have made room."""
-        while (n_rows := self.cache.n_rows(sequence, n)) < n and self._running[-1] is not sequence:
-            self._preempt(self._running[-1])
+        while (n_rows := self.cache.n_rows(sequence, n)) < n and self._running.worst is not sequence:
+            self._preempt(self._running.worst)
         return n_rows
 
     def _start(self, sequence: Sequence, now: float) -> bool:
         """Gives it a slot and page tables. False: it must wait for others to end."""
         if self._blocked:
             return False
-        while not (self._slots.n_free and self.cache.start(sequence, self._running)):
-            victim = self._victim(sequence)
+        while self._running.is_full or not self.cache.start(sequence, self._running.sequences):
+            victim = self._running.victim(sequence)
             if victim is None:
                 self._blocked = True
                 return False
             self._preempt(victim)
-        sequence.slot = self._slots.take()
-        sequence.is_fresh = True
-        insort(self._running, sequence, key=_rank)
+        self._running.add(sequence)
         if sequence.n_cached < 0:
             sequence.n_cached = sequence.n_done
             sequence.started_s = now
             self.n_cached += sequence.n_done
         sequence.n_cached = min(sequence.n_cached, sequence.n_done)  # less, if it must do again what had been cached
         return True
-
-    def _victim(self, sequence: Sequence) -> Sequence | None:
-        """Who must make room for `sequence` to start: the worst of a lower class; else, where its client has nothing
-        running in its class, the worst of the client that has most."""
-        if not self._running or self._running[-1].priority > sequence.priority:
-            return self._running[-1] if self._running else None
-        peers = [s for s in self._running if s.priority == sequence.priority]
-        n_running = Counter(s.client for s in peers)
-        if not peers or n_running[sequence.client]:
-            return None
-        client, most = n_running.most_common(1)[0]
-        return next(s for s in reversed(peers) if s.client == client) if most > 1 else None
 
     def _preempt(self, victim: Sequence) -> None:
         self._chunks.pop(victim, None)
@@ -253,14 +244,15 @@ class Scheduler:
     # ---- sequences ----
 
     def _enqueue(self, sequence: Sequence) -> None:
+        if sequence.request.paused:
+            sequence.held = True
+            return
         self._classes[sequence.priority].queue(sequence)
         self._blocked = False
 
     def _stop(self, sequence: Sequence) -> None:
         """Its slot and its pages are for others."""
         self._running.remove(sequence)
-        self._slots.give_back(sequence.slot)
-        sequence.slot = -1
         self.cache.release(sequence)
         self._blocked = False
 
@@ -275,6 +267,14 @@ class Scheduler:
             del self.requests[request.id]
 
     # ---- what it is doing ----
+
+    @property
+    def has_work(self) -> bool:
+        return any(not request.paused for request in self.requests.values())
+
+    def waiting(self) -> list[int]:
+        """Requests that have not started, in the order in which they would as things stand."""
+        return [request_id for clients in self._classes for request_id in clients.order()]
 
     def state(self, now: float) -> dict[str, Any]:
         """Counters, and each request's phase (queue | prefill | decode), prompt and generated tokens, and age."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from luced.errors import RequestError
 from luced.link import Generate, Sampling
 
 if TYPE_CHECKING:
@@ -15,13 +16,19 @@ CLASSES = ("interactive", "agent", "batch")  # best first
 class Request:
     """A Generate and its choices. Choices after the first wait until that one has put the prompt into the cache."""
 
-    __slots__ = ("generate", "id", "n_open", "sequences")
+    __slots__ = ("generate", "id", "keep_until_s", "n_open", "paused", "sequences")
 
     def __init__(self, generate: Generate, order: int, now: float) -> None:
         self.generate = generate
         self.id = generate.id
         self.sequences = [Sequence(self, choice, order, now) for choice in range(generate.n)]
         self.n_open = generate.n  # choices that have not ended
+        self.paused = False
+        self.keep_until_s = 0.0  # while it is paused: then its pages go
+
+    @property
+    def has_started(self) -> bool:
+        return self.sequences[0].n_cached >= 0
 
     def state(self, now: float) -> dict[str, Any]:
         first = self.sequences[0]
@@ -29,7 +36,13 @@ class Request:
         return {
             "id": self.id,
             "client": self.generate.client,
-            "phase": "decode" if n_generated else "prefill" if first.slot >= 0 else "queue",
+            "phase": "paused"
+            if self.paused
+            else "decode"
+            if n_generated
+            else "prefill"
+            if first.slot >= 0
+            else "queue",
             "n_prompt": first.n_prompt,
             "n_done": min(first.n_done, first.n_prompt),
             "n_tokens": n_generated,
@@ -51,6 +64,7 @@ class Sequence:
         "copies",
         "ended",
         "first_token_s",
+        "held",
         "is_fresh",
         "max_tokens",
         "n_cached",
@@ -90,6 +104,7 @@ class Sequence:
         self.client = generate.client
         self.ended = False
         self.queued = False  # waits to start, or for the rest of its known tokens
+        self.held = False  # would be queued, were its request not paused
         self.is_fresh = False  # has a slot that no step has seen yet
         self.n_cached = -1  # prompt tokens that came from the cache when it first started; -1: not started
         self.arrived_s = now
@@ -106,9 +121,9 @@ class Sequence:
         return self.max_tokens - self.n_generated
 
     @property
-    def rank(self) -> tuple[int, int, int]:
+    def rank(self) -> tuple[bool, int, int, int]:
         """The best (least) of all running sequences can always go on: the worst give their pages up for it."""
-        return (self.priority, self.order, self.choice)
+        return (self.request.paused, self.priority, self.order, self.choice)
 
     def usage(self) -> dict[str, int]:
         return {
@@ -125,3 +140,22 @@ class Sequence:
             "prefill_s": self.first_token_s - self.started_s,
             "decode_s": now - self.first_token_s,
         }
+
+
+def check(generate: Generate, n_vocab: int, n_ctx: int) -> None:
+    """RequestError: it can never run."""
+    n_prompt, n_tokens = len(generate.prompt), len(generate.prompt) + generate.max_tokens
+    if not n_prompt:
+        raise RequestError("bad_parameter", "the prompt is empty: there is nothing to continue", parameter="prompt")
+    for token in (min(generate.prompt), max(generate.prompt)):
+        if not 0 <= token < n_vocab:
+            what = f"token {token} is not in the vocabulary of {n_vocab}"
+            raise RequestError("bad_parameter", what, parameter="prompt")
+    if n_tokens > n_ctx:
+        raise RequestError(
+            "context_too_long",
+            f"{n_prompt} prompt tokens and {generate.max_tokens} to generate do not fit a context of {n_ctx}",
+            n_prompt=n_prompt,
+            max_tokens=generate.max_tokens,
+            n_ctx=n_ctx,
+        )

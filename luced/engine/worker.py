@@ -23,6 +23,7 @@ from luced.engine.scheduler import Scheduler
 from luced.errors import ModelError, RequestError
 
 REPORT_S = 0.05  # between two reports of a load
+QUEUE_REPORT_S = 0.2  # between two of a model's queue
 
 Loader = Callable[[link.Load], Generator[tuple[int, int], None, Model]]  # yields (done, total) bytes, returns the model
 
@@ -36,6 +37,18 @@ class Resident:
         self.loaded = link.Loaded(
             load.model, model.architecture, self.scheduler.n_ctx, model.n_vocab, model.memory, load_s
         )
+        self._queue: list[int] = []  # as it was reported
+        self._looked_s = 0.0
+
+    def report_queue(self, now: float) -> list[link.Message]:
+        """The queue, if it has changed; looks at it now and then only."""
+        if now - self._looked_s < QUEUE_REPORT_S:
+            return []
+        self._looked_s = now
+        if (queue := self.scheduler.waiting()) == self._queue:
+            return []
+        self._queue = queue
+        return [link.Queued(self.loaded.model, queue)]
 
 
 class Loading:
@@ -57,7 +70,7 @@ class Worker:
 
     def run(self) -> None:
         """Until Stop, or the end of the link."""
-        while (messages := self._port.receive(wait=not self._has_work())) is not None:
+        while (messages := self._port.receive(self._wait_s())) is not None:
             for message in messages:
                 if isinstance(message, link.Stop):
                     return self.close()
@@ -72,19 +85,28 @@ class Worker:
         for resident in self._residents.values():
             resident.model.close()
 
-    def _has_work(self) -> bool:
-        return bool(self._loading) or any(resident.scheduler.requests for resident in self._residents.values())
+    def _wait_s(self) -> float | None:
+        """How long to wait for a message: not at all where there is work, else until a paused request's pages go."""
+        schedulers = [resident.scheduler for resident in self._residents.values()]
+        if self._loading or any(scheduler.has_work for scheduler in schedulers):
+            return 0
+        now = time.monotonic()
+        times = [at_s for scheduler in schedulers if (at_s := scheduler.expire(now)) is not None]
+        return max(0.0, min(times) - now) if times else None
 
     # ---- a step ----
 
     def _step(self) -> list[link.Message]:
         """One step of the next model that has something to do."""
         for name, resident in list(self._residents.items()):
-            plan = resident.scheduler.plan(time.monotonic())
+            now = time.monotonic()
+            resident.scheduler.expire(now)
+            plan = resident.scheduler.plan(now)
             if plan is not None:
                 self._residents[name] = self._residents.pop(name)  # to the end of the line
                 emitted = resident.model.step(plan)
-                return resident.scheduler.commit(plan, emitted, time.monotonic())
+                now = time.monotonic()
+                return [*resident.scheduler.commit(plan, emitted, now), *resident.report_queue(now)]
         return []
 
     # ---- messages ----
@@ -96,6 +118,12 @@ class Worker:
             case link.Abandon():
                 for resident in self._residents.values():
                     resident.scheduler.abandon(message.id)
+            case link.Pause():
+                for resident in self._residents.values():
+                    resident.scheduler.pause(message.id, time.monotonic() + message.keep_s)
+            case link.Resume():
+                for resident in self._residents.values():
+                    resident.scheduler.resume(message.id)
             case link.Truncate():
                 for resident in self._residents.values():
                     if message.id in resident.scheduler.requests:

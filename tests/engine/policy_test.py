@@ -66,6 +66,7 @@ class Policy(RuleBasedStateMachine):
         self.finished: dict[tuple[int, int], Finished] = {}
         self.truncated: dict[tuple[int, int], int] = {}
         self.n_done: dict[int, int] = {}
+        self.paused: set[int] = set()
 
     @initialize(
         page_size=st.integers(1, 5),
@@ -114,6 +115,7 @@ class Policy(RuleBasedStateMachine):
             return
         self.scheduler.submit(generate, self.now)
         self.generates[generate.id] = generate
+        self.paused.discard(generate.id)  # it was paused before it came, which is nothing
 
     @rule(n=st.integers(1, 6))
     def step(self, n: int) -> None:
@@ -143,6 +145,23 @@ class Policy(RuleBasedStateMachine):
             self.truncated[request_id, choice] = n_tokens
         self.hear(messages)
 
+    @rule(data=st.data(), keep_s=st.integers(0, 9))
+    def pause(self, data: st.DataObject, keep_s: int) -> None:
+        request_id = data.draw(st.integers(1, self.n_submitted + 1))
+        self.scheduler.pause(request_id, self.now + keep_s)
+        self.paused.add(request_id)
+
+    @rule()
+    def expire(self) -> None:
+        until = self.scheduler.expire(self.now)
+        assert until is None or until > self.now
+
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.integers(1, self.n_submitted + 1))
+        self.scheduler.resume(request_id)
+        self.paused.discard(request_id)
+
     def _n(self, request_id: int) -> int:
         return self.generates[request_id].n if request_id in self.generates else 0
 
@@ -150,6 +169,7 @@ class Policy(RuleBasedStateMachine):
         for message in messages:
             assert isinstance(message, Progress | Tokens | Finished)
             assert message.id in self.generates, "a word about a request that was abandoned"
+            assert message.id not in self.paused or isinstance(message, Finished), "a step of a paused request"
             if isinstance(message, Tokens):
                 assert (message.id, message.choice) not in self.finished
                 self.said.setdefault((message.id, message.choice), []).extend(message.tokens)
@@ -168,6 +188,9 @@ class Policy(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return
+        for request_id in self.paused:
+            self.scheduler.resume(request_id)
+        self.paused.clear()
         for _ in range(10_000):
             plan = self.scheduler.plan(self.now)
             if plan is None:
@@ -180,7 +203,7 @@ class Policy(RuleBasedStateMachine):
         check_cache(self.scheduler.cache, self.scheduler)
         self.scheduler.cache.prefix.clear()
         assert all(pool.n_free == pool.n_pages for pool in self.scheduler.cache.pools)
-        assert self.scheduler._slots.n_free == min(self.model.n_seqs, max(1, self.model.n_batch // 2))
+        assert self.scheduler._running._slots.n_free == min(self.model.n_seqs, max(1, self.model.n_batch // 2))
         assert not any(clients._by_id for clients in self.scheduler._classes)
 
     def check_answer(self, request_id: int, generate: Generate, choice: int) -> None:
