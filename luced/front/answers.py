@@ -11,7 +11,7 @@ from luced import link
 from luced.errors import EngineError, RequestError
 from luced.front.call import Call
 from luced.front.choice import Choice, Piece
-from luced.front.supervisor import EngineRequest
+from luced.front.request import EngineRequest
 from luced.front.texts import Text
 from luced.gguf.catalogue import Entry
 from luced.text.chat import Prompt
@@ -119,6 +119,8 @@ class Answer:
             while len(finished) < generate.n:
                 message = await request.receive()
                 match message:
+                    case int():
+                        await self.call.notify("progress", phase="queue", done=message, total=0)
                     case link.Progress():
                         self.phase = "prefill"
                         await self.call.notify(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ import trio
 from luced import link
 from luced.errors import EngineError
 from luced.front.process import EngineProcess, describe_exit
+from luced.front.request import EngineRequest
 
 BACKOFF_S = (0.0, 0.0, 0.2, 1.0, 5.0)  # before the next start, by the number of short lives in a row
 SHORT_LIFE_S = 10.0
@@ -32,31 +32,11 @@ class Models(Protocol):
     def receive(self, message: link.Loading | link.Loaded | link.Unloaded | link.Refused) -> None: ...
 
 
-class EngineRequest:
-    """A request that the engine works on; `receive` gives its messages in order."""
-
-    def __init__(self, supervisor: Supervisor, generate: link.Generate) -> None:
-        self.id = generate.id
-        self.n_open = generate.n  # choices that are not finished
-        self._supervisor = supervisor
-        # Unbounded, so that one slow reader never holds up the link; max_tokens bounds it in fact.
-        self.inbox, self._messages = trio.open_memory_channel[link.Message](math.inf)
-
-    async def receive(self) -> link.Message:
-        """EngineError: the engine died and took the request with it."""
-        try:
-            return await self._messages.receive()
-        except trio.EndOfChannel:
-            raise self._supervisor.failure() from None
-
-    def truncate(self, choice: int, n_tokens: int) -> None:
-        self._supervisor.send(link.Truncate(self.id, choice, n_tokens))
-
-
 class Supervisor:
     """`state` is starting, ready, failed (it does not start, but is still tried) or stopped."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], pause_s: float = 10.0) -> None:
+        self.pause_s = pause_s  # that the engine keeps the pages of a request whose reader is slow
         self.state = "starting"
         self.ready: link.Ready | None = None
         self.n_restarts = 0
@@ -65,6 +45,8 @@ class Supervisor:
         self._engine: EngineProcess | None = None
         self._requests: dict[int, EngineRequest] = {}
         self._ids = itertools.count(1)
+        self._asked: dict[int, trio.Event] = {}  # for the engine's state
+        self._states: dict[int, dict[str, Any]] = {}
         self._last_failure = ""
         self._stopping = trio.Event()
 
@@ -87,6 +69,18 @@ class Supervisor:
         finally:
             if self._requests.pop(request.id, None) is not None:
                 self.send(link.Abandon(request.id))
+
+    async def ask_state(self, wait_s: float) -> dict[str, Any] | None:
+        """What the engine says of its models (link.State); None: it is not ready, or does not answer in time."""
+        if self.ready is None:
+            return None
+        number, answered = next(self._ids), trio.Event()
+        self._asked[number] = answered
+        self.send(link.AskState(number))
+        with trio.move_on_after(wait_s):
+            await answered.wait()
+        del self._asked[number]
+        return self._states.pop(number, None)
 
     def describe(self) -> dict[str, Any]:
         """For `status`."""
@@ -151,7 +145,7 @@ class Supervisor:
         log.error("the engine %s; %d requests were running", self._last_failure, len(self._requests))
         requests, self._requests = self._requests, {}
         for request in requests.values():
-            request.inbox.close()
+            request.lose()
         if self.models is not None:
             self.models.engine_lost(self.failure(), hopeless)
 
@@ -165,6 +159,14 @@ class Supervisor:
             case link.Loading() | link.Loaded() | link.Unloaded() | link.Refused():
                 if self.models is not None:
                     self.models.receive(message)
+            case link.Queued():
+                for n_ahead, request_id in enumerate(message.ids):
+                    if request := self._requests.get(request_id):
+                        request.move(n_ahead)
+            case link.State():
+                if answered := self._asked.get(message.id):
+                    self._states[message.id] = message.state
+                    answered.set()
             case link.Progress() | link.Tokens() | link.Finished() | link.Failed():
                 self._deliver(message)
             case _:
@@ -174,7 +176,7 @@ class Supervisor:
         request = self._requests.get(message.id)
         if request is None:  # it was abandoned
             return
-        request.inbox.send_nowait(message)
+        request.deliver(message)
         if isinstance(message, link.Finished):
             request.n_open -= 1
         if isinstance(message, link.Failed) or request.n_open == 0:
