@@ -28,7 +28,7 @@ PARTS = {
     "luced.__main__": Part("luced.cli"),
     "luced.cli": Part(
         "luced.front luced.text luced.engine luced.models luced.device luced.gguf luced.link luced.config luced.errors"
-        " luced luce",
+        " luced luce luce_shell",  # for the doctor, who looks at the conversation log too
         "click numpy rich trio",
     ),
     "luced.front": Part(

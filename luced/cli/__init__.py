@@ -9,7 +9,7 @@ import click
 
 import luced
 from luce.errors import LuceError
-from luced.cli import measure, models, pull, serve, settings
+from luced.cli import doctor, measure, models, plan, pull, serve, settings
 from luced.cli.exits import EXIT_STATUS, INTERRUPTED, fail
 
 
@@ -27,7 +27,17 @@ def version() -> None:
     click.echo(f"luced {luced.__version__}")
 
 
-for command in (serve.serve, serve.engine, models.models, pull.pull, measure.bench, measure.logits, settings.config):
+for command in (
+    serve.serve,
+    serve.engine,
+    models.models,
+    pull.pull,
+    plan.plan,
+    measure.bench,
+    measure.logits,
+    settings.config,
+    doctor.doctor,
+):
     cli.add_command(command)
 
 

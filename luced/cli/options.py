@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from luce.errors import LuceError
 from luced import config
 from luced.config import ISAS, KV_TYPES
 
@@ -49,3 +50,12 @@ def catalogue_of(settings: config.Config) -> Catalogue:
 def find(model: str, model_dirs: tuple[Path, ...]) -> Entry:
     """The model of that name or path. RequestError: there is none."""
     return catalogue_of(load_config(model_dirs)).find(model)
+
+
+def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of models that begin so, for the one who presses TAB; never an error."""
+    try:
+        names = [entry.name for entry in catalogue_of(load_config()).entries()]
+    except (LuceError, OSError):
+        return []
+    return [name for name in names if name.lower().startswith(incomplete.lower())]

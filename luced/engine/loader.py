@@ -32,12 +32,28 @@ def load(
 
     ModelError: the file is wrong or of no supported kind, or does not fit.
     """
-    file = open_gguf(path)
+    runner = record(path, device, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch, cache_bytes=cache_bytes)
     try:
-        runner = _record(file, device, n_ctx, kv_type, n_batch, cache_bytes)
         _check_fits(runner)
         yield from _fill(runner)
         runner.allocate()
+    except BaseException:
+        runner.close()
+        raise
+    return runner
+
+
+def record(
+    path: Path, device: Cpu, *, n_ctx: int = 0, kv_type: str = "f16", n_batch: int = 512, cache_bytes: int = 0
+) -> Runner:
+    """The model as `load` would make it, with its ledger, before any memory is taken.
+
+    ModelError: the file is wrong or of no supported kind, or the context does not fit.
+    """
+    file = open_gguf(path)
+    try:
+        runner = _record(file, device, n_ctx, kv_type, n_batch, cache_bytes)
+        runner.memory = _ledger(runner)
     except BaseException:
         file.close()
         raise
@@ -57,7 +73,11 @@ def _record(file: File, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cac
     if unread:
         raise ModelError("unsupported_model", f"{file.path}: luced does not know what {', '.join(unread)} asks for")
     if n_ctx > spec.n_ctx:
-        raise ModelError("unsupported_model", f"the model was trained for {spec.n_ctx} tokens, not {n_ctx}")
+        raise ModelError(
+            "unsupported_model",
+            f"the model was trained for {spec.n_ctx} tokens of context, not {n_ctx}",
+            "ask for a shorter context",
+        )
     kv_type = kv_type.upper()
     if min(spec.head_dim, spec.head_dim_v) % BLOCKS[kv_type][0]:
         raise ModelError("unsupported_model", f"heads of {spec.head_dim} values cannot be kept as {kv_type}")
@@ -112,18 +132,22 @@ def _window_pages(group: Group, n_batch: int) -> int:
     return _pages(group.window + n_batch) + 1
 
 
-def _check_fits(runner: Runner) -> None:
-    """Writes the ledger. ModelError: more than there is."""
+def _ledger(runner: Runner) -> dict[str, int]:
+    """Bytes by owner."""
     packed, rows = _weights(runner)
     cache = [s for t in runner.tapes for s in t.storages("cache")]
     inputs = [s for t in runner.tapes for s in t.storages("input", "constant")]
-    runner.memory = {
+    return {
         "weights": sum(aligned(s.n_bytes) for s in packed),
         "weights_mapped": sum(s.n_bytes for s in rows),
         "kv": sum(aligned(s.n_bytes) for s in dict.fromkeys(cache)),
         "activations": runner.tape.plan_activations()[1],
         "inputs": sum(aligned(s.n_bytes) for s in dict.fromkeys(inputs)),
     }
+
+
+def _check_fits(runner: Runner) -> None:
+    """ModelError: the model needs more than there is."""
     need, free = sum(runner.memory.values()), runner.device.free_bytes()
     if need > free:
         ledger = ", ".join(f"{name} {n >> 20} MiB" for name, n in runner.memory.items())

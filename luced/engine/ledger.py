@@ -1,0 +1,75 @@
+"""What a model takes of the memory, and why, before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from luced.device.cpu import Cpu
+from luced.device.values import aligned
+from luced.engine import loader
+from luced.engine.runner import Runner
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds memory, and what decides how much."""
+
+    name: str
+    n_bytes: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All the memory of one model. `n_ctx` is what fits, of `n_ctx_trained`."""
+
+    architecture: str
+    isa: str
+    n_ctx: int
+    n_ctx_trained: int
+    kv_type: str
+    owners: tuple[Owner, ...]
+    free_bytes: int
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(owner.n_bytes for owner in self.owners)
+
+
+def plan(path: Path, *, isa: str = "auto", n_threads: int = 0, **options: Any) -> Ledger:
+    """Options are loader.load's. ModelError: the file cannot be used, or the context does not fit."""
+    device = Cpu(isa, n_threads)
+    try:
+        runner = loader.record(path, device, **options)
+        try:
+            return Ledger(
+                architecture=runner.architecture,
+                isa=device.isa,
+                n_ctx=runner.n_ctx,
+                n_ctx_trained=runner.spec.n_ctx,
+                kv_type=runner.kv_type.lower(),
+                owners=tuple(_owners(runner)),
+                free_bytes=device.free_bytes(),
+            )
+        finally:
+            runner.close()
+    finally:
+        device.close()
+
+
+def _owners(runner: Runner) -> Iterator[Owner]:
+    memory = runner.memory
+    yield Owner("weights", memory["weights"], f"in the order that {runner.device.isa} reads best")
+    yield Owner("weights mapped", memory["weights_mapped"], "read where the file is mapped")
+    left = {s.name: aligned(s.n_bytes) for s in runner.tape.storages("cache")}
+    for group, spec in zip(runner.groups, runner.spec.groups, strict=True):
+        begins = (f"{group.name}.", *(f"blk.{layer}." for layer in spec.layers))
+        n_bytes = sum(left.pop(name) for name in [name for name in left if name.startswith(begins)])
+        why = f"{group.n_pages} pages of {runner.page_size} tokens in {len(spec.layers)} layers"
+        yield Owner(f"kv {group.name}", n_bytes, why + (f" that see {group.window} tokens" if group.window else ""))
+    yield Owner("counts", sum(left.values()), f"of tokens, for the penalties of {runner.n_seqs} sequences")
+    yield Owner("activations", memory["activations"], f"of a step of {runner.n_batch} rows")
+    yield Owner("inputs", memory["inputs"], f"of a step, and the states of {runner.n_seqs} sequences")
