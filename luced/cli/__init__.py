@@ -9,7 +9,7 @@ import click
 
 import luced
 from luce.errors import LuceError
-from luced.cli import doctor, measure, models, plan, pull, serve, settings
+from luced.cli import doctor, measure, models, plan, pull, remove, serve, settings, verify
 from luced.cli.exits import EXIT_STATUS, INTERRUPTED, fail
 
 
@@ -32,6 +32,8 @@ for command in (
     serve.engine,
     models.models,
     pull.pull,
+    verify.verify,
+    remove.rm,
     plan.plan,
     measure.bench,
     measure.logits,

@@ -11,19 +11,19 @@ import click
 def model_cells(row: dict[str, Any]) -> list[str]:
     """The cells of one row of luced.front.shelf."""
     if row["problem"]:
-        return [row["name"], "", "", "", _size(row["bytes"]), "", "not in order: see --check"]
+        return [row["name"], "", "", "", size(row["bytes"]), "", "not in order: see --check"]
     return [
         row["name"],
         row["architecture"],
         row["quantisation"],
         f"{row['parameters'] / 1e9:.2f} B" if row["parameters"] >= 1e9 else f"{row['parameters'] / 1e6:.0f} M",
-        _size(row["bytes"]),
+        size(row["bytes"]),
         str(row["context"] or "?"),
         "default" if row["default"] else "",
     ]
 
 
-def _size(n_bytes: int) -> str:
+def size(n_bytes: int) -> str:
     return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.1f} MiB"
 
 

@@ -11,6 +11,7 @@ from luced.device.values import BLOCKS, ShapeError, Storage, aligned
 from luced.engine.plan import GroupSpec
 from luced.engine.runner import Limits, Runner
 from luced.errors import ModelError
+from luced.gguf import digests
 from luced.gguf.reader import File, open_gguf
 from luced.models.spec import Group, Spec
 from luced.models.weights import Weights
@@ -19,6 +20,7 @@ PAGE_SIZE = 32
 N_SEQS = 64  # sequences of a step
 SHARE_OF_FREE = 0.5  # of what is free beside the weights: what KV pages take at most, unless told
 N_WINDOWS = 16  # sequences whose windows fit side by side
+CHECK_S = 0.002  # waited for the check of the file, between two steps of other models
 PACK_BYTES = 4 << 20  # packed between two reports of progress
 
 # Keys of an architecture's prefix that say nothing about how to run it.
@@ -35,7 +37,7 @@ def load(
     runner = record(path, device, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch, cache_bytes=cache_bytes)
     try:
         _check_fits(runner)
-        yield from _fill(runner)
+        yield from _fill_checked(runner)
         runner.allocate()
     except BaseException:
         runner.close()
@@ -158,6 +160,20 @@ def _weights(runner: Runner) -> tuple[list[Storage], list[Storage]]:
     """(packed ones, those read where the file is mapped)."""
     storages = runner.tape.storages("weight")
     return [s for s in storages if s.packs is not None], [s for s in storages if s.packs is None]
+
+
+def _fill_checked(runner: Runner) -> Generator[tuple[int, int], None, None]:
+    """Fills it, while threads compare the file with its digests, where that is due. ModelError: bytes are wrong."""
+    due = [path for path in runner.weights.file.paths if digests.is_due(path)]
+    with digests.Check(due) as check:
+        done = (0, 0)
+        for done in _fill(runner):
+            yield done
+        while not check.wait(CHECK_S):
+            yield done
+        check.raise_if_bad()
+    for path in due:
+        digests.mark_checked(path)
 
 
 def _fill(runner: Runner) -> Generator[tuple[int, int], None, None]:

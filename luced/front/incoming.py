@@ -72,9 +72,10 @@ class Incoming:
         os.fsync(self._file.fileno())
 
     def place(self) -> None:
-        """Makes it a model. Its digests go first, so that it is never without."""
+        """Makes it a model. Its digests go first, so that it is never without. The first load reads it back."""
         os.replace(digests.path_of(self._partial), digests.path_of(self._target))
         os.replace(self._partial, self._target)
+        digests.mark_unchecked(self._target)
         folder = os.open(self._target.parent, os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(folder)
         os.close(folder)
@@ -139,6 +140,8 @@ def is_here(target: Path, origin: Origin, report: Report) -> bool:
         partial = target.with_name(target.name + ".partial")
         os.replace(digests.path_of(target), digests.path_of(partial))
         os.replace(target, partial)
+    else:
+        digests.mark_checked(target)
     return is_in_order
 
 

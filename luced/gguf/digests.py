@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -21,6 +23,7 @@ CHUNK_BYTES = 16 << 20
 DIGEST_BYTES = 32
 READ_BYTES = 1 << 20
 MAX_THREADS = 4
+RECHECK_S = 7 * 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,27 @@ class BadRange:
 def path_of(file: Path) -> Path:
     """Where the digests of a file are."""
     return file.with_name(file.name + ".digests")
+
+
+def is_due(file: Path) -> bool:
+    """Whether a load should compare this file: it was not since it last changed, or not for RECHECK_S. Hashing takes
+    as long as loading; to do it each time would cost more than it finds."""
+    try:
+        checked_ns = path_of(file).stat().st_mtime_ns
+        return file.stat().st_ctime_ns >= checked_ns or time.time_ns() - checked_ns > RECHECK_S * 10**9
+    except OSError:
+        return False  # it has no digests
+
+
+def mark_checked(file: Path) -> None:
+    """It was compared just now, and is in order. Where we may not write, the next load compares it again."""
+    with suppress(OSError):
+        os.utime(path_of(file))
+
+
+def mark_unchecked(file: Path) -> None:
+    """The next load compares it."""
+    os.utime(path_of(file), ns=(0, 0))
 
 
 def digest_of(chunk: bytes) -> bytes:
@@ -132,7 +156,7 @@ class Check:
 
     def __init__(self, paths: Sequence[Path], n_threads: int = 0) -> None:
         """ModelError: digests are damaged, or a file has another size than they say."""
-        self.sources: list[str] = []
+        self.source = ""  # of the files that have digests
         self.total_bytes = self.done_bytes = 0
         self.error: OSError | None = None
         self._work: list[tuple[Path, int, bytes]] = []  # file, where the chunk begins, its digest
@@ -152,6 +176,15 @@ class Check:
         for thread in self._threads:
             thread.join(seconds)
         return not any(thread.is_alive() for thread in self._threads)
+
+    def raise_if_bad(self) -> None:
+        """ModelError("bad_model_file"): bytes are wrong, and which; or a file cannot be read."""
+        try:
+            bad = self.bad_ranges()
+        except OSError as error:
+            raise ModelError("bad_model_file", f"{self._work[0][0]} cannot be read: {error.strerror}") from None
+        if bad:
+            raise check_failed(bad, self.source)
 
     def bad_ranges(self) -> list[BadRange]:
         """What is wrong so far; adjacent chunks are one range. OSError: a file cannot be read."""
@@ -180,7 +213,7 @@ class Check:
         if n_bytes != digests.origin.n_bytes:
             message = f"{path} has {n_bytes} bytes, {digests.origin.n_bytes} were fetched"
             raise ModelError("bad_model_file", message, remedy(digests.origin.source), file=str(path))
-        self.sources.append(digests.origin.source)
+        self.source = digests.origin.source
         self.total_bytes += n_bytes
         self._work += [(path, i * CHUNK_BYTES, digest) for i, digest in enumerate(digests.chunks)]
 
@@ -223,7 +256,7 @@ def _digest(path: Path, begin: int) -> tuple[int, bytes]:
     hasher, n_bytes = _blake(), 0
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        while n_bytes < CHUNK_BYTES and (data := os.pread(fd, READ_BYTES, begin + n_bytes)):
+        while data := os.pread(fd, min(READ_BYTES, CHUNK_BYTES - n_bytes), begin + n_bytes):
             hasher.update(data)
             n_bytes += len(data)
     finally:

@@ -96,6 +96,7 @@ def test_a_model_comes_with_its_digests(hub: FakeHub, tmp_path: Path) -> None:
     expected = [hashlib.blake2b(BIG[i : i + CHUNK], digest_size=32).digest() for i in range(0, len(BIG), CHUNK)]
     assert list(known.chunks) == expected
     assert files(tmp_path / REPO) == {path.name, f"{path.name}.digests"}
+    assert digests.is_due(path)
     assert events.of("start") == [{"files": [path.name], "bytes": len(BIG), "path": str(path)}]
     assert [e["done"] for e in events.of("fetch")] == sorted({e["done"] for e in events.of("fetch")})
     assert events.of("fetch")[-1]["done"] == events.of("fetch")[-1]["total"] == len(BIG)
