@@ -10,10 +10,10 @@ import click
 import luced
 from luce.errors import LuceError
 from luced.cli import doctor, measure, models, plan, pull, remove, serve, settings, verify
-from luced.cli.exits import EXIT_STATUS, INTERRUPTED, fail
+from luced.cli.exits import EPILOG, EXIT_STATUS, INTERRUPTED, fail
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 def cli() -> None:
     """Keeps one warm engine for the GGUF models of this machine and serves local clients over a Unix socket.
 
