@@ -33,10 +33,13 @@ help:
 	sed -n 's/^# \?//p;/^SHELL/q' Makefile
 
 ask: .venv/.installed .venv/.model $(LIBRARY)
-	if [ -e $(PID) ] && [ -n "$$(find luced clients $(LIBRARY) -newer $(PID) -name '*.[ps][yo]' -print -quit)" ]; then
+	is_there=yes; $(CAN_CONNECT) || is_there=
+	changed=$$([ ! -e $(PID) ] || find luced clients -newer $(PID) -name '*.[ps][yo]' -print -quit)
+	if [ -e $(PID) ] && [ -z "$$is_there" -o -n "$$changed" ]; then
 	  $(MAKE) --no-print-directory stop
+	  is_there=
 	fi
-	if ! $(CAN_CONNECT); then
+	if [ -z "$$is_there" ]; then
 	  $(call say,starting luced (its log: $(LOG)))
 	  setsid $(BIN)/luced serve >>$(LOG) 2>&1 </dev/null &
 	  echo $$! >$(PID)
