@@ -43,12 +43,19 @@ SETTINGS = (
     N_CTX,
     KV_TYPE,
     Field("n_batch", "int", "Most tokens of a step.", 512, 1, 8192),
+    Field("inference_socket", "str", "Also listen here, for inference alone: may be mounted in containers.", ""),
+    Field("operator_group", "str", "Whose members are operators, like root and the daemon's own user.", ""),
+    Field("max_queue", "int", "Requests that may wait for a model or their turn.", 1024, 1, 1 << 20),
+    Field("max_queue_of_user", "int", "Of them, those of one user.", 512, 1, 1 << 20),
+    Field("deadline_s", "int", "Seconds after which any request ends. 0: when it asks for it.", 0, 0, 1 << 30),
+    Field("pause_s", "int", "Seconds after which a request that nobody reads gives up its memory.", 10, 0, 3600),
+    Field("stall_s", "int", "Seconds after which the connection of such a client is closed.", 600, 1, 1 << 30),
     Field("cache_bytes", "int", "Bytes of the KV cache of each model. 0: what fits.", 0, 0, 1 << 60),
 )
 SAMPLING = tuple(f for f in messages.SAMPLING if f.type in ("int", "float") and f.default is not None and f.name != "n")
 MODEL_SETTINGS = (*SAMPLING, N_CTX, KV_TYPE)  # of [models."name"]
 TABLES = ("aliases", "models")
-PATHS = ("model_dirs", "pull_dir")
+PATHS = ("model_dirs", "pull_dir", "inference_socket")
 
 
 @dataclass(frozen=True)
@@ -67,10 +74,18 @@ class Config:
     kv_type: str = "f16"
     n_batch: int = 512
     cache_bytes: int = 0
+    inference_socket: Path | None = None
+    operator_group: str = ""
+    max_queue: int = 1024
+    max_queue_of_user: int = 512
+    deadline_s: int = 0
+    pause_s: int = 10
+    stall_s: int = 600
     aliases: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     listen_fd: int | None = None  # the socket that systemd listens on for us
     notify_socket: str = ""  # where systemd wants to be told that we are ready
+    has_journal: bool = False  # stderr goes to systemd's journal
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -96,6 +111,7 @@ def load(**flags: object) -> Config:
     given.add(COMMAND_LINE, {name: value for name, value in flags.items() if value is not None})
     config = Config(
         listen_fd=_take_listen_fd(),
+        has_journal=bool(os.environ.get("JOURNAL_STREAM")),
         notify_socket=os.environ.pop("NOTIFY_SOCKET", ""),
         aliases=MappingProxyType(given.aliases),
         models=MappingProxyType({name: MappingProxyType(section) for name, section in given.models.items()}),

@@ -43,9 +43,37 @@ HELLO = {
         "frame_bytes": messages.MAX_FRAME_BYTES,
         "nesting": messages.MAX_NESTING,
         "items": messages.MAX_ITEMS,
-        "requests": 64,
+        "requests": 512,
+        "connections": 1024,
+        "connections_of_user": 768,
+        "queue": 1024,
+        "queue_of_user": 512,
     },
     "methods": sorted(messages.BY_NAME),
+}
+BUSY = LuceError(
+    "busy",
+    "512 requests of uid 1000 are waiting",
+    {"limit": "queue_of_user", "value": 512, "retry_after_s": 1.5},
+).to_wire()
+TOO_LATE = LuceError(
+    "deadline",
+    "chat was not done in 2 s",
+    {"deadline_s": 2.0, "phase": "decode", "prompt": 31, "generated": 5},
+).to_wire()
+DENIED = LuceError(
+    "not_permitted",
+    "subscribe is for who connects to /run/luce/luced.sock",
+    {"role": "inference", "needed": "user"},
+).to_wire()
+BROKEN = LuceError("bad_frame", "an array of 3 that begins with 0 is no request, response or notification").to_wire()
+SUBSCRIBED = {"id": 4, "topic": "", "event": "subscribed", "at": 1790000000.25, "facts": {"topics": ["models"]}}
+LOADED = {
+    "id": 4,
+    "topic": "models",
+    "event": "loaded",
+    "at": 1790000001.5,
+    "facts": {"model": "smollm2-135m-instruct", "memory": {"weights": 98000000}, "context": 8192, "load_s": 0.5},
 }
 CANCELLED = LuceError("cancelled", "the request was cancelled").to_wire()
 EXAMPLES: dict[str, bytes] = {
@@ -58,6 +86,16 @@ EXAMPLES: dict[str, bytes] = {
     "cancel": wire.request(3, "cancel", {"id": 2}),
     "chat cancelled": wire.response(2, CANCELLED, None),
     "cancel answered": wire.response(3, None, {"cancelled": True}),
+    "queue": wire.notification("progress", {"id": 2, "phase": "queue", "done": 3, "total": 0}),
+    "busy": wire.response(2, BUSY, None),
+    "deadline": wire.response(2, TOO_LATE, None),
+    "not permitted": wire.response(4, DENIED, None),
+    "broken": wire.response(0, BROKEN, None),
+    "subscribe": wire.request(4, "subscribe", {"topics": ["models"]}),
+    "subscribed": wire.notification("event", SUBSCRIBED),
+    "event": wire.notification("event", LOADED),
+    "cancel of a subscription": wire.request(5, "cancel", {"id": 4}),
+    "subscription cancelled": wire.response(4, CANCELLED, None),
 }
 
 
@@ -87,14 +125,14 @@ def document() -> str:
 
 
 def _method(m: Method) -> str:
-    parts = [f"### {m.name}", m.doc]
+    parts = [f"### {m.name}", f"{m.doc} Role: *{m.role}*."]
     if m.notifications:
         parts.append(f"While it runs the daemon sends {' and '.join(f'`{n}`' for n in m.notifications)}.")
     own = tuple(f for f in m.params if f not in messages.SAMPLING)
     parts += [f"Parameters:\n\n{_params(own)}"] if own else ["No parameters.\n"]
     if own != m.params:
         parts.append("And the [sampling parameters](#sampling-parameters).\n")
-    parts.append(f"Result:\n\n{_fields(m.result)}")
+    parts.append(f"Result:\n\n{_fields(m.result)}" if m.result else "No result: it ends with an error.\n")
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -46,10 +45,10 @@ def serve(
     It is ready at once: a model is loaded when the first request for it comes. What is not given here comes from the
     settings that `luced config` shows.
     """
-    import logging
     import resource
+    from contextlib import ExitStack, closing
 
-    from luced.front import listener
+    from luced.front import journal, listener
 
     settings = load_config(
         model_dirs,
@@ -62,21 +61,25 @@ def serve(
         n_threads=threads,
         isa=isa,
     )
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    journal.start(settings.has_journal)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold prompts
-    try:
-        fd = settings.listen_fd
-        listening = listener.listen(settings.socket) if fd is None else listener.inherit(fd)
-    except listener.CannotListenError as error:
-        fail(str(error), error.remedy, EXIT_STATUS["operator"])
-    try:
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # one for each connection
+    fd, inference = settings.listen_fd, settings.inference_socket
+    with ExitStack() as sockets:
+        try:
+            main = sockets.enter_context(
+                closing(listener.listen(settings.socket) if fd is None else listener.inherit(fd))
+            )
+            other = sockets.enter_context(closing(listener.listen(inference))) if inference else None
+        except listener.CannotListenError as error:
+            fail(str(error), error.remedy, EXIT_STATUS["operator"])
+
         import trio  # only now: who connects in the meantime waits, and is not refused
 
         from luced.front import daemon
 
-        trio.run(daemon.serve, settings, listening, preload)
-    finally:
-        listening.close()
+        trio.run(daemon.serve, settings, main, preload, other)
 
 
 @click.command(hidden=True)

@@ -29,8 +29,9 @@ class Answer:
     def __init__(self, call: Call, entry: Entry, text: Text, prompt: Prompt) -> None:
         self.call = call
         self.entry = entry
-        self.phase = "load"
+        self.phase = ""
         self.choices: list[Choice] = []
+        self._running: EngineRequest | None = None
         self.n_prompt = len(prompt.tokens)
         self._text = text
         self._prompt = prompt
@@ -41,6 +42,7 @@ class Answer:
         self._with_logprobs = call.params["logprobs"] is not None
         self._has_spoken = False
         self._load_s = 0.0
+        call.model = entry.name
 
     def describe(self) -> dict[str, Any]:
         """For `status`."""
@@ -48,7 +50,7 @@ class Answer:
             "id": self.call.id,
             "client": self.call.session.client,
             "model": self.entry.name,
-            "phase": self.phase,
+            "phase": "paused" if self._running and self._running.is_paused else self.phase,
             "prompt": self.n_prompt,
             "generated": self.n_generated,
             "age_s": self.call.age_s,
@@ -78,7 +80,7 @@ class Answer:
             self.call.daemon.answers.remove(self)
 
     async def _load(self) -> link.Loaded:
-        self.phase = "load"
+        self._enter("load")
         begin = time.monotonic()
         try:
             return await self.call.daemon.residency.loaded(self.entry.name, self.entry.path, self._tell_loading)
@@ -113,16 +115,17 @@ class Answer:
         stops, stop_ids = self._params["stop"], frozenset(generate.stop_ids)
         tokenizer, begins = self._text.tokenizer, self.call.method == "chat"
         self.choices = [Choice(i, tokenizer, begins, stops, stop_ids) for i in range(generate.n)]
-        self.phase = "queue"
+        self._enter("queue")
         finished: list[link.Finished] = []
         with self.call.daemon.supervisor.request(generate) as request:
+            self._running = request
             while len(finished) < generate.n:
                 message = await request.receive()
                 match message:
                     case int():
                         await self.call.notify("progress", phase="queue", done=message, total=0)
                     case link.Progress():
-                        self.phase = "prefill"
+                        self._enter("prefill")
                         await self.call.notify(
                             "progress",
                             phase="prefill",
@@ -131,7 +134,7 @@ class Answer:
                             cached=message.n_cached,
                         )
                     case link.Tokens():
-                        self.phase = "decode"
+                        self._enter("decode")
                         await self._speak(request, message)
                     case link.Finished():
                         finished.append(message)
@@ -141,10 +144,18 @@ class Answer:
                         raise from_wire(message.error)
         return finished
 
+    def _enter(self, phase: str) -> None:
+        """`phase` begins, or goes on."""
+        self.phase = phase
+        if phase in ("prefill", "decode"):
+            self.call.daemon.queue.leave(self.call)
+        self.call.done = {"phase": phase, "prompt": self.n_prompt, "generated": self.n_generated}
+
     async def _speak(self, request: EngineRequest, message: link.Tokens) -> None:
         choice = self.choices[message.choice]
         was_finished = choice.finish
         piece = choice.add(message.tokens, message.logprobs)
+        self.call.done["generated"] = self.n_generated
         if choice.finish and not was_finished:
             request.truncate(choice.index, choice.n_generated)
         await self._show(choice, piece)

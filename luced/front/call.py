@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from luce import wire
+from luce.errors import LuceError
 
 if TYPE_CHECKING:
     from luced.front.daemon import Daemon
@@ -26,6 +27,10 @@ class Call:
     started_at: float = field(default_factory=time.monotonic)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     has_ended: bool = False  # its response may still wait to be sent
+    error: LuceError | None = None  # why it was ended
+    model: str = ""  # who answers, once that is known
+    limit_s: float = 0.0  # that it may take; 0: as long as it likes
+    done: dict[str, Any] = field(default_factory=dict)  # how far it is: phase, and counts of tokens
 
     def __post_init__(self) -> None:
         self.given = frozenset(name for name, value in self.params.items() if value is not None)
@@ -33,6 +38,27 @@ class Call:
     @property
     def daemon(self) -> Daemon:
         return self.session.daemon
+
+    @property
+    def name(self) -> str:
+        """For the log."""
+        return f"{self.session.number}/{self.id}"
+
+    def end(self, error: LuceError) -> None:
+        """Wherever it is, it stops; `error` is its response. The first one counts."""
+        self.error = self.error or error
+        self.scope.cancel()
+
+    def limit(self, deadline_s: float | None) -> None:
+        """It ends so many seconds after its arrival, or earlier if the configuration says so."""
+        limits = [limit_s for limit_s in (deadline_s, self.daemon.config.deadline_s) if limit_s]
+        if limits:
+            self.limit_s = min(limits)
+            self.scope.deadline = trio.current_time() + self.limit_s - self.age_s
+
+    @property
+    def is_late(self) -> bool:
+        return trio.current_time() >= self.scope.deadline
 
     @property
     def age_s(self) -> float:

@@ -2,58 +2,76 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
+import os
 import secrets
 import signal
 import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import trio
 
 from luced.config import Config
 from luced.errors import EngineError, RequestError
 from luced.front.answers import Answer
-from luced.front.listener import Listener, peer_of
+from luced.front.events import Events
+from luced.front.journal import entry
+from luced.front.listener import Listener, Peer, operator_gid, peer_of
+from luced.front.queue import Queue
 from luced.front.residency import Residency
 from luced.front.session import Session, describe_bug
 from luced.front.supervisor import Supervisor
 from luced.front.texts import Texts
 from luced.gguf.catalogue import Catalogue
 
-MAX_SESSIONS = 512
-MAX_SESSIONS_OF_UID = 128
+MAX_SESSIONS = 1024
+MAX_SESSIONS_OF_UID = 768
 FAREWELL_S = 2.0  # for answers that end with the daemon to reach their clients
 
 log = logging.getLogger("luced.daemon")
 
 
 class Daemon:
-    def __init__(self, config: Config, listener: Listener, engine_command: Sequence[str] | None = None) -> None:
+    """`inference`: a second socket, where everybody may only infer. CannotListenError: there is no operator_group."""
+
+    def __init__(
+        self,
+        config: Config,
+        listener: Listener,
+        engine_command: Sequence[str] | None = None,
+        inference: Listener | None = None,
+    ) -> None:
         self.config = config
         self.listener = listener
+        self.inference = inference
         self.instance = secrets.token_hex(8)
         self.started_at = time.monotonic()
         self.catalogue = Catalogue(config.search_path, config.aliases)
         self.texts = Texts()
-        self.supervisor = Supervisor(engine_command or default_engine_command(config))
+        self.events = Events()
+        self.queue = Queue(config.max_queue, config.max_queue_of_user)
+        self.supervisor = Supervisor(engine_command or default_engine_command(config), self.events, config.pause_s)
         self.residency = Residency(self.supervisor, config)
         self.answers: set[Answer] = set()
         self.sessions: set[Session] = set()
+        self._operator_gid = operator_gid(config.operator_group)
         self._numbers = itertools.count(1)
         self._stopping = trio.Event()
 
     async def run(self) -> None:
         """Serves until `stop`: then running requests get `shutting_down`, and the engine ends."""
-        accepting = trio.SocketListener(trio.socket.from_stdlib_socket(self.listener.socket))
         async with trio.open_nursery() as engine:
             engine.start_soon(self.supervisor.run)
             async with trio.open_nursery() as sessions, trio.open_nursery() as nursery:
-                nursery.start_soon(self._accept, accepting, sessions)
-                log.info("listening at %s", self.listener.path)
+                for listener in filter(None, (self.listener, self.inference)):
+                    nursery.start_soon(self._accept, listener, sessions)
+                    log.info(entry(f"listening at {listener.path}", mode=f"{listener.mode:04o}", group=listener.group))
+                    if listener.problem:
+                        log.warning(entry("socket", path=listener.path, problem=listener.problem))
                 notify_systemd(self.config.notify_socket, "READY=1")
                 await self._stopping.wait()
                 notify_systemd(self.config.notify_socket, "STOPPING=1")
@@ -71,41 +89,62 @@ class Daemon:
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
 
-    def describe_socket(self) -> dict[str, Any]:
-        """For `status`."""
-        listener = self.listener
+    def limits(self) -> dict[str, int]:
+        """For `hello`."""
         return {
-            "path": str(listener.path),
-            "mode": f"{listener.mode:04o}",
-            "group": listener.group,
-            "problem": listener.problem,
+            "connections": MAX_SESSIONS,
+            "connections_of_user": MAX_SESSIONS_OF_UID,
+            "queue": self.queue.max_calls,
+            "queue_of_user": self.queue.max_of_user,
         }
 
-    async def _accept(self, accepting: trio.SocketListener, sessions: trio.Nursery) -> None:
-        await trio.serve_listeners(self._serve, [accepting], handler_nursery=sessions)
+    def who_may(self, role: str) -> str:
+        """Who has the role, for an error."""
+        if role != "operator":
+            return f"who connects to {self.listener.path}"
+        group = self.config.operator_group
+        return f"operators: root, uid {os.geteuid()}" + (f" and members of the group {group}" if group else "")
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def _accept(self, listener: Listener, sessions: trio.Nursery) -> None:
+        accepting = trio.SocketListener(trio.socket.from_stdlib_socket(listener.socket))
+        handler = functools.partial(self._serve, listener)
+        await trio.serve_listeners(handler, [accepting], handler_nursery=sessions)
+
+    def _role(self, peer: Peer, listener: Listener) -> str:
+        if listener is self.inference:
+            return "inference"
+        is_operator = peer.uid in (0, os.geteuid()) or self._operator_gid in peer.groups
+        return "operator" if is_operator else "user"
+
+    async def _serve(self, listener: Listener, stream: trio.SocketStream) -> None:
         peer = peer_of(stream)
-        session = Session(self, stream, peer, next(self._numbers))
+        session = Session(self, stream, peer, next(self._numbers), self._role(peer, listener))
         n_of_uid = sum(other.peer.uid == peer.uid for other in self.sessions)
         if n_of_uid >= MAX_SESSIONS_OF_UID or len(self.sessions) >= MAX_SESSIONS:
-            session.refusal = RequestError(
-                "busy", f"there are {len(self.sessions)} connections, {n_of_uid} of this user"
-            )
+            session.refusal = self._full(n_of_uid)
         self.sessions.add(session)
-        log.info("connection %d: uid %d, pid %d", session.number, peer.uid, peer.pid)
+        number, uid = session.number, peer.uid
+        log.info(entry("connected", connection=number, uid=uid, pid=peer.pid, role=session.role))
         try:
             await session.run()
         except Exception as bug:
-            log.error("connection %d: ended by a bug\n%s", session.number, describe_bug(bug))
+            log.error(entry("ended by a bug", connection=number, bug=describe_bug(bug)))
         finally:
             self.sessions.remove(session)
-            log.info("connection %d: closed", session.number)
+            log.info(entry("disconnected", connection=number, uid=uid))
+
+    def _full(self, n_of_uid: int) -> RequestError:
+        """There are too many connections, in all or of one user."""
+        limit, value = ("connections", MAX_SESSIONS)
+        if n_of_uid >= MAX_SESSIONS_OF_UID:
+            limit, value = "connections_of_user", MAX_SESSIONS_OF_UID
+        what = f"there are {len(self.sessions)} connections, {n_of_uid} of this user"
+        return RequestError("busy", what, limit=limit, value=value, retry_after_s=self.queue.retry_after_s())
 
 
-async def serve(config: Config, listener: Listener, preload: Sequence[str]) -> None:
+async def serve(config: Config, listener: Listener, preload: Sequence[str], inference: Listener | None = None) -> None:
     """Runs a daemon until SIGTERM or SIGINT; the second one ends it at once. RequestError: no such model to preload."""
-    daemon = Daemon(config, listener)
+    daemon = Daemon(config, listener, inference=inference)
     for name in preload:
         entry = daemon.catalogue.find(name)
         daemon.residency.want(entry.name, entry.path)

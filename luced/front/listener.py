@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import fcntl
 import grp
 import os
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 GROUP = "luce"
 BACKLOG = 128
 CREDENTIALS = "3i"  # struct ucred
+SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)  # of Linux; not in Python yet
+GROUPS_BYTES = 1024  # the most that Python asks for: 256 groups
 MAX_PATH_BYTES = 107  # sun_path, less its zero
 
 
@@ -37,16 +40,25 @@ class Peer:
 
     pid: int
     uid: int
-    gid: int
-
-    @property
-    def role(self) -> str:
-        return "operator" if self.uid in (0, os.geteuid()) else "user"
+    groups: frozenset[int]
 
 
 def peer_of(stream: trio.SocketStream) -> Peer:
     size = struct.calcsize(CREDENTIALS)
-    return Peer(*struct.unpack(CREDENTIALS, stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)))
+    pid, uid, gid = struct.unpack(CREDENTIALS, stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    try:
+        others = array.array("I", stream.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES))
+    except OSError:  # more groups, or an old kernel: who it is counts, not whom it belongs to
+        others = array.array("I")
+    return Peer(pid, uid, frozenset([gid, *others]))
+
+
+def operator_gid(group: str) -> int | None:
+    """CannotListenError: there is no such group."""
+    try:
+        return grp.getgrnam(group).gr_gid if group else None
+    except KeyError:
+        raise CannotListenError(f"operator_group: there is no group {group!r}", "make it, or name another") from None
 
 
 @dataclass
@@ -59,6 +71,10 @@ class Listener:
     group: str = ""
     problem: str = ""
     lock_fd: int = -1  # -1: the socket is another's, who keeps it
+
+    def describe(self) -> dict[str, str]:
+        """For `status`."""
+        return {"path": str(self.path), "mode": f"{self.mode:04o}", "group": self.group, "problem": self.problem}
 
     def close(self) -> None:
         self.socket.close()

@@ -19,6 +19,7 @@ from luced.front.texts import Text
 from luced.gguf.catalogue import Entry
 
 MAX_NAME_CHARS = 100  # of client and tenant
+STATE_S = 0.5  # to wait for the engine's word about its models
 
 Handler = Callable[[Call], Awaitable[dict[str, Any]]]
 
@@ -48,14 +49,15 @@ async def hello(call: Call) -> dict[str, Any]:
         "version": luced.__version__,
         "instance": call.daemon.instance,
         "tenant": session.tenant,
-        "role": session.peer.role,
+        "role": session.role,
         "limits": {
             "frame_bytes": messages.MAX_FRAME_BYTES,
             "nesting": messages.MAX_NESTING,
             "items": messages.MAX_ITEMS,
             "requests": session.MAX_CALLS,
+            **call.daemon.limits(),
         },
-        "methods": sorted(HANDLERS),
+        "methods": sorted(session.methods),
     }
 
 
@@ -97,28 +99,42 @@ async def template(call: Call) -> dict[str, Any]:
 async def models(call: Call) -> dict[str, Any]:
     daemon = call.daemon
     rows = await trio.to_thread.run_sync(describe_models, daemon.catalogue, daemon.config)
+    if call.session.role == "inference":  # where files lie is not its business
+        hidden = "it cannot be used"
+        rows = [row | {"path": "", "settings": {}, "problem": row["problem"] and hidden} for row in rows]
     return {"models": [row | {"state": daemon.residency.state(row["name"])} for row in rows]}
 
 
 async def status(call: Call) -> dict[str, Any]:
     daemon = call.daemon
+    state = await daemon.supervisor.ask_state(STATE_S)
+    caches = {model["model"]: describe_cache(model) for model in state["models"]} if state else {}
     return {
         "version": luced.__version__,
         "instance": daemon.instance,
         "pid": os.getpid(),
         "uptime_s": time.monotonic() - daemon.started_at,
-        "socket": daemon.describe_socket(),
+        "socket": daemon.listener.describe(),
+        "inference_socket": daemon.inference.describe() if daemon.inference else None,
         "engine": daemon.supervisor.describe(),
-        "models": daemon.residency.describe(),
-        "requests": [answer.describe() for answer in daemon.answers if _may_see(call, answer)],
+        "models": [model | {"cache": caches.get(model["name"])} for model in daemon.residency.describe()],
+        "requests": [answer.describe() for answer in daemon.answers if call.session.may_see(answer.call.session)],
     }
+
+
+async def subscribe(call: Call) -> dict[str, Any]:
+    topics = call.params["topics"]
+    with call.daemon.events.subscribed(call, topics) as events:
+        await call.notify("event", topic="", event="subscribed", at=time.time(), facts={"topics": topics})
+        while True:
+            await call.notify("event", **vars(await events.receive()))
 
 
 async def cancel(call: Call) -> dict[str, Any]:
     other = call.session.calls.get(call.params["id"])
     if other is None or other is call or other.has_ended:
         return {"cancelled": False}
-    other.scope.cancel()
+    other.end(RequestError("cancelled", "the request was cancelled"))
     return {"cancelled": True}
 
 
@@ -135,6 +151,7 @@ HANDLERS: dict[str, Handler] = {
     "template": template,
     "models": models,
     "status": status,
+    "subscribe": subscribe,
     "cancel": cancel,
     "api": describe_api,
 }
@@ -143,9 +160,10 @@ assert HANDLERS.keys() == messages.BY_NAME.keys()
 
 async def _find(call: Call) -> Entry:
     name = call.params["model"] or call.daemon.config.default_model
-    may_open_files = call.session.peer.role == "operator"  # the daemon may read files that the caller may not
+    may_open_files = call.session.role == "operator"  # the daemon may read files that the caller may not
     if name.startswith(("/", ".")) and not may_open_files:
-        raise RequestError("not_permitted", "only an operator may name a model by its path; use its name")
+        who = call.daemon.who_may("operator")
+        raise RequestError("not_permitted", f"to name a model by its path is for {who}", "use the model's name")
     return await trio.to_thread.run_sync(call.daemon.catalogue.find, name, may_open_files)
 
 
@@ -153,9 +171,17 @@ async def _text(call: Call) -> Text:
     return await call.daemon.texts.of(await _find(call))
 
 
-def _may_see(call: Call, answer: Answer) -> bool:
-    """Its own requests: those of its tenant, or of its uid where it has not narrowed itself."""
-    mine, other = call.session, answer.call.session
-    if mine.peer.role == "operator":
-        return True
-    return mine.tenant == other.tenant or (mine.tenant == str(mine.peer.uid) == str(other.peer.uid))
+def describe_cache(state: dict[str, Any]) -> dict[str, int]:
+    """The map Cache of a model's state, as the engine gives it."""
+    pages = state["pages"].values()
+    total, free, cached = (sum(group[key] for group in pages) for key in ("total", "free", "cached"))
+    return {
+        "pages": total,
+        "used": total - free - cached,
+        "cached": cached,
+        "steps": state["n_steps"],
+        "rows": state["n_rows"],
+        "cached_tokens": state["n_cached"],
+        "preempted": state["n_preempted"],
+        "evicted": state["n_evicted"],
+    }

@@ -15,6 +15,7 @@ import trio
 from luce import wire
 from luce.errors import LuceError
 from luced import link
+from luced.front.journal import entry
 
 LAST_LINES = 3  # of output, kept for the error that tells of the engine's end
 EXIT_S = 1.0  # from the end of the link to the end of the process
@@ -59,7 +60,7 @@ class EngineProcess:
         try:
             self._outbox.send_nowait(wire.notification(name, fields))
         except (trio.ClosedResourceError, trio.BrokenResourceError):
-            log.debug("%s was not sent: the engine is gone", name)
+            log.debug("not sent, the engine is gone: %s", name)
 
     async def run(self, receive: Callable[[link.Message], None]) -> int:
         """Calls `receive` with each message; returns the exit status (negative: the signal) once the engine is gone."""
@@ -91,7 +92,7 @@ class EngineProcess:
         except trio.BrokenResourceError:
             pass  # it died with messages unread
         except (LuceError, KeyError, TypeError) as error:
-            log.error("what the engine said makes no sense (%s); it is ended", type(error).__name__)
+            log.error(entry("the engine makes no sense and is ended", engine=self.pid, error=type(error).__name__))
 
     async def _write(self) -> None:
         try:

@@ -15,6 +15,7 @@ from luce.errors import LuceError, from_wire
 from luced import link
 from luced.config import Config
 from luced.errors import EngineError
+from luced.front.journal import entry
 from luced.front.supervisor import Supervisor
 
 MAX_DEATHS = 2  # of the engine while it loads one model; then the load has failed
@@ -108,7 +109,7 @@ class Residency:
                 resident.change()
             case link.Loaded():
                 resident.loaded, resident.since, resident.n_deaths = message, time.time(), 0
-                log.info("%s is loaded: %d tokens of context, %.2f s", message.model, message.n_ctx, message.load_s)
+                log.info(entry("loaded", model=message.model, context=message.n_ctx, load_s=message.load_s))
                 resident.change()
             case link.Refused():
                 self._drop(resident, from_wire(message.error))
@@ -120,7 +121,7 @@ class Residency:
         self._supervisor.send(link.Load(resident.name, str(resident.path), config.n_ctx, config.kv_type))
 
     def _drop(self, resident: Resident, error: LuceError) -> None:
-        log.error("%s is not loaded: %s", resident.name, error)
+        log.error(entry("not loaded", model=resident.name, error=error.name, message=error))
         del self.residents[resident.name]
         resident.error = error
         resident.change()

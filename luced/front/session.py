@@ -10,10 +10,12 @@ import trio
 
 from luce import wire
 from luce.errors import LuceError
-from luce.messages import BY_NAME, check
+from luce.fields import Method
+from luce.messages import BY_NAME, ROLES, check
 from luced.errors import EngineError, ProtocolError, RequestError
 from luced.front import methods
 from luced.front.call import Call
+from luced.front.journal import entry
 from luced.front.listener import Peer
 
 if TYPE_CHECKING:
@@ -21,19 +23,20 @@ if TYPE_CHECKING:
 
 AT_ONCE = ("hello", "cancel")  # done before the next frame is looked at
 OUTBOX_FRAMES = 32  # that wait to be sent; then the request that has more to say waits too
-STALLED_S = 600.0  # a client that reads nothing for so long is gone
 READ_BYTES = 1 << 16
 
 log = logging.getLogger("luced.session")
 
 
 class Session:
-    MAX_CALLS = 64  # at once
+    MAX_CALLS = 512  # at once
 
-    def __init__(self, daemon: Daemon, stream: trio.abc.Stream, peer: Peer, number: int) -> None:
+    def __init__(self, daemon: Daemon, stream: trio.abc.Stream, peer: Peer, number: int, role: str) -> None:
         self.daemon = daemon
         self.number = number  # since the daemon's start
         self.peer = peer
+        self.role = role
+        self.methods = frozenset(m.name for m in BY_NAME.values() if ROLES.index(m.role) <= ROLES.index(role))
         self.client = ""
         self.tenant = str(peer.uid)
         self.greeted = False
@@ -62,8 +65,14 @@ class Session:
         """Every running request gets `error`, then the connection closes."""
         self._ending = error
         for call in self.calls.values():
-            call.scope.cancel()
+            call.end(error)
         self._reading.cancel()
+
+    def may_see(self, other: Session) -> bool:
+        """Its own requests: those of its tenant, or of its uid where it has not narrowed itself."""
+        if self.role == "operator":
+            return True
+        return self.tenant == other.tenant or (self.tenant == str(self.peer.uid) == str(other.peer.uid))
 
     async def send(self, frame: bytes) -> None:
         await self._outbox.send(frame)
@@ -71,9 +80,12 @@ class Session:
     async def _write(self, session: trio.CancelScope) -> None:
         try:
             async for frame in self._outgoing:
-                with trio.fail_after(STALLED_S):
+                with trio.fail_after(self.daemon.config.stall_s):
                     await self._stream.send_all(frame)
-        except (trio.BrokenResourceError, trio.TooSlowError):
+        except trio.BrokenResourceError:
+            session.cancel()
+        except trio.TooSlowError:
+            log.warning(entry("stalled", connection=self.number, uid=self.peer.uid))
             session.cancel()
 
     async def _read(self, calls: trio.Nursery) -> bytes | None:
@@ -92,7 +104,7 @@ class Session:
                 for event in connection:
                     await self._accept(event, calls)
             except LuceError as error:
-                log.info("connection %d: broke the protocol (%s)", self.number, error.name)
+                log.info(entry("broke the protocol", connection=self.number, error=error.name))
                 return wire.response(0, error.to_wire(), None)
 
     async def _accept(self, event: wire.Event, calls: trio.Nursery) -> None:
@@ -114,11 +126,11 @@ class Session:
             with call.scope:
                 result = await self._call(call)
             if call.scope.cancelled_caught:
-                error = self._ending or RequestError("cancelled", "the request was cancelled")
+                error = call.error or _too_late(call)
         except LuceError as refusal:
             error = refusal
         except Exception as bug:
-            log.error("%s failed\n%s", call.method, describe_bug(bug))
+            log.error(entry(f"{call.method} failed", request=call.name, bug=describe_bug(bug)))
             error = LuceError("internal", f"{call.method} failed with {type(bug).__name__}")
         call.has_ended = True
         try:
@@ -129,16 +141,61 @@ class Session:
             self._reading.cancel()
 
     async def _call(self, call: Call) -> dict[str, Any]:
+        method = self._method(call)
+        call.params = check(method, call.params)
+        call.limit(call.params.get("deadline_s"))
+        if not method.computes:
+            return await methods.HANDLERS[method.name](call)
+        return await self._compute(call)
+
+    def _method(self, call: Call) -> Method:
+        """LuceError: it is not to be called, or not now."""
         if not self.greeted and call.method != "hello":
             raise ProtocolError("hello_first", f"{call.method} came before hello")
-        if call.method not in BY_NAME:
+        method = BY_NAME.get(call.method)
+        if method is None:
             raise RequestError("unknown_method", f"there is no method {call.method[:64]!r}")
-        if len(self.calls) > self.MAX_CALLS and call.method != "cancel":
+        if method.name not in self.methods:
+            who = self.daemon.who_may(method.role)
+            raise RequestError("not_permitted", f"{method.name} is for {who}", role=self.role, needed=method.role)
+        if len(self.calls) > self.MAX_CALLS and method.name != "cancel":
             raise RequestError(
-                "busy", f"{self.MAX_CALLS} requests are running on this connection", limit=self.MAX_CALLS
+                "busy",
+                f"{self.MAX_CALLS} requests are running on this connection",
+                limit="requests",
+                value=self.MAX_CALLS,
+                retry_after_s=self.daemon.queue.retry_after_s(),
             )
-        call.params = check(BY_NAME[call.method], call.params)
-        return await methods.HANDLERS[call.method](call)
+        return method
+
+    async def _compute(self, call: Call) -> dict[str, Any]:
+        """A method that may wait for a model and for its turn."""
+        events, error = self.daemon.events, "internal"
+        facts = {"request": call.id, "connection": self.number, "client": self.client, "method": call.method}
+        self.daemon.queue.enter(call)
+        events.publish("requests", "came", self, **facts)
+        try:
+            result = await methods.HANDLERS[call.method](call)
+            error = ""
+            for what in result.get("degraded", ()):
+                events.publish("degradations", "request", self, **facts, model=call.model, what=what)
+            return result
+        except trio.Cancelled:
+            error = call.error.name if call.error else "deadline" if call.is_late else "connection_lost"
+            raise
+        except LuceError as refusal:
+            error = refusal.name
+            raise
+        finally:
+            self.daemon.queue.leave(call)
+            outcome = {"model": call.model, "error": error, "age_s": call.age_s, **call.done}
+            events.publish("requests", "ended", self, **facts, **outcome)
+            log.info(entry(f"{call.method} ended", request=call.name, uid=self.peer.uid, **outcome))
+
+
+def _too_late(call: Call) -> RequestError:
+    what = f"{call.method} was not done in {call.limit_s:g} s"
+    return RequestError("deadline", what, deadline_s=call.limit_s, **call.done)
 
 
 def describe_bug(bug: BaseException) -> str:

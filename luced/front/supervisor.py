@@ -13,6 +13,8 @@ import trio
 
 from luced import link
 from luced.errors import EngineError
+from luced.front.events import Events
+from luced.front.journal import entry
 from luced.front.process import EngineProcess, describe_exit
 from luced.front.request import EngineRequest
 
@@ -35,7 +37,8 @@ class Models(Protocol):
 class Supervisor:
     """`state` is starting, ready, failed (it does not start, but is still tried) or stopped."""
 
-    def __init__(self, command: Sequence[str], pause_s: float = 10.0) -> None:
+    def __init__(self, command: Sequence[str], events: Events, pause_s: float) -> None:
+        self.events = events
         self.pause_s = pause_s  # that the engine keeps the pages of a request whose reader is slow
         self.state = "starting"
         self.ready: link.Ready | None = None
@@ -77,10 +80,13 @@ class Supervisor:
         number, answered = next(self._ids), trio.Event()
         self._asked[number] = answered
         self.send(link.AskState(number))
-        with trio.move_on_after(wait_s):
-            await answered.wait()
-        del self._asked[number]
-        return self._states.pop(number, None)
+        try:
+            with trio.move_on_after(wait_s):
+                await answered.wait()
+            return self._states.get(number)
+        finally:
+            del self._asked[number]
+            self._states.pop(number, None)
 
     def describe(self) -> dict[str, Any]:
         """For `status`."""
@@ -142,7 +148,8 @@ class Supervisor:
 
     def _lost(self, hopeless: bool) -> None:
         self.state = "failed" if hopeless else "starting"
-        log.error("the engine %s; %d requests were running", self._last_failure, len(self._requests))
+        log.error(entry("the engine is lost", requests=len(self._requests), failure=self._last_failure))
+        self.events.publish("degradations", "engine_lost", failure=self._last_failure, requests=len(self._requests))
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.lose()
@@ -153,10 +160,12 @@ class Supervisor:
         match message:
             case link.Ready():
                 self.ready, self.state = message, "ready"
-                log.info("the engine is ready: pid %d, %s, %s", message.pid, message.device_name, message.isa)
+                device = message.device_name
+                log.info(entry("the engine is ready", engine=message.pid, device=device, isa=message.isa))
                 if self.models is not None:
                     self.models.engine_ready()
             case link.Loading() | link.Loaded() | link.Unloaded() | link.Refused():
+                self._publish(message)
                 if self.models is not None:
                     self.models.receive(message)
             case link.Queued():
@@ -164,13 +173,24 @@ class Supervisor:
                     if request := self._requests.get(request_id):
                         request.move(n_ahead)
             case link.State():
-                if answered := self._asked.get(message.id):
+                if message.id in self._asked:
                     self._states[message.id] = message.state
-                    answered.set()
+                    self._asked[message.id].set()
             case link.Progress() | link.Tokens() | link.Finished() | link.Failed():
                 self._deliver(message)
             case _:
                 raise TypeError(f"the engine does not say {type(message).__name__}")
+
+    def _publish(self, message: link.Loading | link.Loaded | link.Unloaded | link.Refused) -> None:
+        facts: dict[str, Any] = {"model": message.model}
+        match message:
+            case link.Loading():
+                facts |= {"done": message.done_bytes, "total": message.total_bytes}
+            case link.Loaded():
+                facts |= {"memory": message.memory, "context": message.n_ctx, "load_s": message.load_s}
+            case link.Refused():
+                facts |= {"error": message.error["name"], "message": message.error["message"]}
+        self.events.publish("models", type(message).__name__.lower(), **facts)
 
     def _deliver(self, message: link.Progress | link.Tokens | link.Finished | link.Failed) -> None:
         request = self._requests.get(message.id)

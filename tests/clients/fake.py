@@ -16,7 +16,7 @@ from luce import wire
 from luce.errors import LuceError
 from luce.messages import BY_NAME, LEVEL, MAX_FRAME_BYTES, check
 
-LIMITS = {"frame_bytes": MAX_FRAME_BYTES, "nesting": 64, "items": 1 << 21, "requests": 64}
+LIMITS = {"frame_bytes": MAX_FRAME_BYTES, "nesting": 64, "items": 1 << 21, "requests": 512}
 USAGE = {"prompt": 9, "cached": 4, "generated": 2, "drafted": 0, "accepted": 0}
 TIMINGS = {"queue_s": 0.0, "load_s": 0.5, "prefill_s": 0.25, "decode_s": 0.125, "total_s": 0.875}
 

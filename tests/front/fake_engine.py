@@ -35,6 +35,10 @@ FIRST_BYTE = 3  # the token of byte 0 in tests/tinygguf.py
 N_VOCAB = 300
 N_CTX = 2048
 TOTAL_BYTES = 1000
+STATE = {
+    "n_steps": 9, "n_rows": 80, "n_cached": 7, "n_preempted": 1, "n_evicted": 2,
+    "pages": {"full": {"total": 10, "free": 3, "cached": 5}, "swa": {"total": 4, "free": 4, "cached": 0}},
+}  # fmt: skip
 
 
 class FakeEngine:
@@ -42,6 +46,7 @@ class FakeEngine:
         self.link = socket.socket(fileno=fd)
         self.folder = Path()
         self.log: list[str] = []
+        self.loaded: list[str] = []
         self.waiting: dict[int, Iterator[None]] = {}
 
     def main(self) -> None:
@@ -71,6 +76,8 @@ class FakeEngine:
                 if message.id in self.waiting:
                     del self.waiting[message.id]
                     self.finish(message.id, message.choice, "truncated", message.n_tokens)
+            case link.AskState():
+                self.send(link.State(message.id, {"models": [{"model": name, **STATE} for name in self.loaded]}))
             case link.Stop():
                 sys.exit(0)
 
@@ -84,6 +91,7 @@ class FakeEngine:
             die()
         if load.model == "slow":
             (self.folder / "go").open().close()
+        self.loaded.append(load.model)
         self.send(link.Loaded(load.model, "llama", N_CTX, N_VOCAB, {"weights": TOTAL_BYTES}, 0.0))
 
     def advance(self, request: int) -> None:

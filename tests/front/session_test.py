@@ -14,7 +14,7 @@ import trio.testing
 
 from luce import messages
 from luce.structs import TYPES
-from luced.front import listener
+from luced.front.daemon import Daemon
 from tests.front.harness import Client, House, running
 
 
@@ -47,7 +47,10 @@ async def test_hello_tells_who_and_what(house: House) -> None:
     assert hello["tenant"] == str(os.getuid())
     assert hello["role"] == "operator"
     assert hello["methods"] == sorted(messages.BY_NAME)
-    assert hello["limits"]["requests"] == 64
+    assert hello["limits"] == {
+        "frame_bytes": 16 << 20, "nesting": 64, "items": 1 << 21,
+        "requests": 512, "connections": 1024, "connections_of_user": 768, "queue": 1024, "queue_of_user": 512,
+    }  # fmt: skip
 
 
 async def test_hello_comes_first_and_once(house: House) -> None:
@@ -156,17 +159,19 @@ async def test_an_id_that_is_in_use_is_refused(house: House) -> None:
 
 async def test_too_many_requests_are_refused(house: House) -> None:
     client = await house.connect()
-    for _ in range(64):
+    for _ in range(512):
         await begin(client)
     error = await client.refused("status")
     assert error["name"] == "busy"
-    assert "64" in error["message"]
+    assert "512" in error["message"]
+    assert error["data"].items() >= {"limit": "requests", "value": 512}.items()
+    assert 0.1 <= error["data"]["retry_after_s"] <= 60
     assert await client.call("cancel", id=3) == {"cancelled": True}
     assert await client.call("status")
 
 
 async def test_a_user_sees_its_own_requests_and_names_no_files(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener.Peer, "role", "user")
+    monkeypatch.setattr(Daemon, "_role", lambda *_: "user")
     one, two = await house.connect(tenant="one"), await house.connect(tenant="two")
     all_of_uid = await house.connect()
     await begin(one)
@@ -199,7 +204,7 @@ async def test_who_asks_without_listening_is_not_listened_to(house: House) -> No
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.stream.send_all, frames)
         await trio.testing.wait_all_tasks_blocked()
-        assert max(len(session.calls) for session in house.daemon.sessions) <= 65
+        assert max(len(session.calls) for session in house.daemon.sessions) <= 513
         assert await other.call("status")
         for i in range(n):
             error, _ = await client.response(10 + i)
@@ -222,6 +227,10 @@ async def test_status_tells_what_runs_and_no_prompt(house: House) -> None:
     (model,) = status["models"]
     assert model["memory"] == {"weights": 1000}
     assert model["context"] == 2048
+    assert model["cache"] == {
+        "pages": 14, "used": 2, "cached": 5, "steps": 9, "rows": 80, "cached_tokens": 7, "preempted": 1, "evicted": 2
+    }  # fmt: skip
+    assert status["inference_socket"] is None
 
 
 async def test_models_tells_state_and_default(house: House) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .client import Client, Stream
+from .client import Client, Stream, Subscription
 from .errors import LuceError
-from .results import Answer, Choice, Logprob, Model, Progress, Prompt, Status, Text, Timings, Tokens, Usage
+from .results import Answer, Choice, Event, Logprob, Model, Progress, Prompt, Status, Text, Timings, Tokens, Usage
 
 if TYPE_CHECKING:
     from .aio import AsyncClient
@@ -18,6 +18,7 @@ __all__ = [
     "AsyncClient",
     "Choice",
     "Client",
+    "Event",
     "Logprob",
     "LuceError",
     "Model",
@@ -25,6 +26,7 @@ __all__ = [
     "Prompt",
     "Status",
     "Stream",
+    "Subscription",
     "Text",
     "Timings",
     "Tokens",

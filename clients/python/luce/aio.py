@@ -18,10 +18,10 @@ from typing import Any, Self, TypeVar, Unpack
 import trio
 
 from . import calls
-from .calls import Ask, Call, Calls, Messages, Sampling, StreamEvent
+from .calls import Ask, Call, Calls, Messages, Received, Sampling, StreamEvent
 from .errors import LuceError
 from .paths import find_socket
-from .results import Answer, Hello, Model, Prompt, Status, Text, Tokens
+from .results import Answer, Event, Hello, Model, Prompt, Status, Text, Tokens
 
 T = TypeVar("T")
 RECEIVE_BYTES = 1 << 16
@@ -88,6 +88,10 @@ class AsyncClient:
     async def status(self) -> Status:
         return await self._ask(calls.status())
 
+    def subscribe(self, *topics: str) -> AsyncSubscription:
+        """What happens within its `async with`, of these topics (messages.TOPICS) or of all."""
+        return AsyncSubscription(self, calls.subscribe(topics))
+
     async def cancel(self, request_id: int) -> bool:
         """End a request of this connection. False: it had ended already."""
         return await self._ask(calls.cancel(request_id))
@@ -126,7 +130,7 @@ class AsyncClient:
                 async with self._sending:
                     await self._send(self._calls.cancel(call))
 
-    async def _next(self, call: Call[Any]) -> StreamEvent | None:
+    async def _next(self, call: Call[Any]) -> Received | None:
         """The call's next event, None after its last."""
         await trio.lowlevel.checkpoint()
         while not call.events and not call.has_ended:
@@ -226,10 +230,43 @@ class AsyncStream:
 
     async def _next(self) -> StreamEvent | None:
         try:
-            return await self._client._next(await self._started())
+            event = await self._client._next(await self._started())
         except BaseException:
             await self.aclose()
             raise
+        assert not isinstance(event, Event)
+        return event
+
+
+class AsyncSubscription(AsyncIterator[Event]):
+    """Events as they happen, without end, within `async with`. LuceError: too_slow, if they were not read in time."""
+
+    def __init__(self, client: AsyncClient, ask: Ask[None]) -> None:
+        self._client = client
+        self._ask = ask
+        self._call: Call[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._call = await self._client._start(self._ask)
+        try:
+            await self._client._next(self._call)  # the first event says that it holds
+        except BaseException:
+            await self._client._cancel(self._call)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._call is not None:
+            await self._client._cancel(self._call)
+
+    async def __anext__(self) -> Event:
+        if self._call is None:
+            raise RuntimeError("a subscription begins with `async with`")
+        event = await self._client._next(self._call)
+        assert isinstance(event, Event)
+        return event
 
 
 # Plain iterators, since trio warns of async generators that a `break` leaves unfinished.

@@ -23,6 +23,7 @@ def describe() -> dict[str, Any]:
                 "result": [_field(f) for f in method.result],
                 "notifications": list(method.notifications),
                 "role": method.role,
+                "computes": method.computes,
             }
             for method in METHODS
         ],

@@ -13,12 +13,13 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 from . import wire
 from .errors import LuceError, from_wire
-from .messages import LEVEL, MAX_FRAME_BYTES
-from .results import Answer, Hello, Model, Progress, Prompt, Status, Text, Tokens, read
+from .messages import LEVEL, MAX_FRAME_BYTES, TOPICS
+from .results import Answer, Event, Hello, Model, Progress, Prompt, Status, Text, Tokens, read
 
 T = TypeVar("T")
 Messages = str | Sequence[Mapping[str, str]]
 StreamEvent = Text | Progress
+Received = StreamEvent | Event
 
 
 class Sampling(TypedDict, total=False):
@@ -42,6 +43,7 @@ class Sampling(TypedDict, total=False):
     n: int
     stream: bool
     priority: str
+    deadline_s: float
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,10 @@ def status() -> Ask[Status]:
     return Ask("status", {}, lambda result: read(Status, result))
 
 
+def subscribe(topics: Sequence[str]) -> Ask[None]:
+    return Ask("subscribe", {"topics": list(topics or TOPICS)}, lambda result: None)
+
+
 def cancel(request_id: int) -> Ask[bool]:
     return Ask("cancel", {"id": request_id}, lambda result: bool(result["cancelled"]))
 
@@ -118,7 +124,7 @@ class Call(Generic[T]):
 
     id: int
     ask: Ask[T]
-    events: deque[StreamEvent] = field(default_factory=deque)
+    events: deque[Received] = field(default_factory=deque)
     has_ended: bool = False
     _result: T | None = None
     _error: LuceError | None = None
@@ -207,6 +213,9 @@ class Calls:
             case wire.Notification("progress", params):
                 if call := self._open.get(params["id"]):
                     call.events.append(read(Progress, params))
+            case wire.Notification("event", params):
+                if call := self._open.get(params["id"]):
+                    call.events.append(read(Event, params))
 
 
 def cannot_connect(path: Path, error: OSError) -> LuceError:

@@ -19,10 +19,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from . import calls
-from .calls import Ask, Call, Calls, Messages, Sampling, StreamEvent
+from .calls import Ask, Call, Calls, Messages, Received, Sampling, StreamEvent
 from .errors import LuceError
 from .paths import find_socket
-from .results import Answer, Model, Prompt, Status, Text, Tokens
+from .results import Answer, Event, Model, Prompt, Status, Text, Tokens
 
 T = TypeVar("T")
 RECEIVE_BYTES = 1 << 16
@@ -87,6 +87,10 @@ class Client:
     def status(self) -> Status:
         return self._ask(calls.status())
 
+    def subscribe(self, *topics: str) -> Subscription:
+        """What happens from now on, of these topics (messages.TOPICS) or of all."""
+        return Subscription(self, self._start(calls.subscribe(topics)))
+
     def cancel(self, request_id: int) -> bool:
         """End a request of this connection. False: it had ended already."""
         return self._ask(calls.cancel(request_id))
@@ -124,7 +128,7 @@ class Client:
         if data := self._calls.cancel(call):
             self._send(data)
 
-    def _next(self, call: Call[Any]) -> StreamEvent | None:
+    def _next(self, call: Call[Any]) -> Received | None:
         """The call's next event, None after its last."""
         while not call.events and not call.has_ended:
             self._receive()
@@ -181,6 +185,7 @@ class Stream:
         """Text of all choices, and progress."""
         try:
             while (event := self._client._next(self._call)) is not None:
+                assert not isinstance(event, Event)
                 yield event
         finally:
             self.close()
@@ -197,6 +202,35 @@ class Stream:
         if not self._call.has_ended or self._call.events:
             raise RuntimeError("the stream has not been read to its end")
         return self._call.outcome()
+
+    def close(self) -> None:
+        self._client._cancel(self._call)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class Subscription:
+    """Events as they happen, without end. Leaving the loop, the `with` block or calling close() ends it.
+
+    LuceError: too_slow, if what came was not read in time.
+    """
+
+    def __init__(self, client: Client, call: Call[None]) -> None:
+        self._client = client
+        self._call = call
+        client._next(call)  # the first event says that it holds
+
+    def __iter__(self) -> Iterator[Event]:
+        try:
+            while (event := self._client._next(self._call)) is not None:
+                assert isinstance(event, Event)
+                yield event
+        finally:
+            self.close()
 
     def close(self) -> None:
         self._client._cancel(self._call)

@@ -57,7 +57,8 @@ class Method:
     params: tuple[Field, ...] = ()
     result: tuple[Field, ...] = ()
     notifications: tuple[str, ...] = ()
-    role: str = "user"  # or "operator"
+    role: str = "user"  # the least that may call it, of messages.ROLES
+    computes: bool = False  # it may wait for a model and for its turn
 
 
 Types = tuple[Type, ...]
@@ -101,7 +102,7 @@ def _read(where: str, f: Field, value: Any, types: Types) -> Any:
         raise bad(f"at least {f.low}{unit}, not {size}")
     if f.high is not None and size > f.high:
         raise bad(f"at most {f.high}{unit}, not {size}")
-    if f.choices and value not in f.choices:
+    if f.choices and any(one not in f.choices for one in (value if type(value) is list else [value])):
         raise bad(f"one of {', '.join(f.choices)}, not {_short(value)}")
     return value
 

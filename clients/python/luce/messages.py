@@ -11,6 +11,8 @@ from typing import Any
 from .fields import Field, Method, Notification, read_fields
 from .structs import TYPES
 
+ROLES = ("inference", "user", "operator")  # each may do what those before it may, and more
+TOPICS = ("models", "requests", "degradations")  # of subscribe
 LEVEL = 1  # of the protocol; a daemon serves levels COMPATIBLE..LEVEL
 COMPATIBLE = 1
 MAX_FRAME_BYTES = 16 << 20
@@ -18,6 +20,8 @@ MAX_NESTING = 64
 MAX_ITEMS = 1 << 21  # in all the arrays and maps of a frame
 
 MODEL = Field("model", "str", "Name of the model; empty: the default model.", "")
+
+DEADLINE = Field("deadline_s", "float", "Seconds from its arrival; then it ends with `deadline`.", None, 0.001, 1e9)
 
 SAMPLING = (
     Field("temperature", "float", "0 is greedy.", 0.8, 0, 100),
@@ -38,6 +42,7 @@ SAMPLING = (
     Field("n", "int", "Number of answers.", 1, 1, 64),
     Field("stream", "bool", "Send `text` notifications as the answer grows.", True),
     Field("priority", "str", "Class of the request.", "interactive", choices=("interactive", "agent", "batch")),
+    DEADLINE,
 )  # fmt: skip
 
 ANSWER = (
@@ -72,6 +77,17 @@ NOTIFICATIONS = (
             Field("cached", "int", "Prompt tokens that came from the cache.", 0),
         ),
     ),
+    Notification(
+        "event",
+        "Something that a subscription is about. The first one has no topic and says that the subscription holds.",
+        (
+            Field("id", "int", "The subscription's request."),
+            Field("topic", "str", "What it is about; empty: the subscription.", choices=("", *TOPICS)),
+            Field("event", "str", "What happened: [5](#5-requests-and-streams) lists them."),
+            Field("at", "float", "When, in Unix time."),
+            Field("facts", "map", "Names and numbers."),
+        ),
+    ),
 )
 
 METHODS = (
@@ -88,10 +104,11 @@ METHODS = (
             Field("version", "str", "Of the daemon."),
             Field("instance", "str", "Id of this run of the daemon."),
             Field("tenant", "str", "Whose cache and requests this connection may see."),
-            Field("role", "str", "What the caller may do.", choices=("user", "operator")),
+            Field("role", "str", "What the caller may do.", choices=ROLES),
             Field("limits", "Limits", "What this connection may do."),
             Field("methods", "list[str]", "Methods of this daemon."),
         ),
+        role="inference",
     ),
     Method(
         "chat",
@@ -103,6 +120,8 @@ METHODS = (
         ),
         ANSWER,
         ("text", "progress"),
+        role="inference",
+        computes=True,
     ),
     Method(
         "complete",
@@ -114,6 +133,8 @@ METHODS = (
         ),
         ANSWER,
         ("text", "progress"),
+        role="inference",
+        computes=True,
     ),
     Method(
         "tokenize",
@@ -129,6 +150,7 @@ METHODS = (
             Field("tokens", "list[int]", "The ids."),
             Field("pieces", "list[bytes]", "Bytes of each token, if asked for.", None),
         ),
+        role="inference",
     ),
     Method(
         "detokenize",
@@ -139,18 +161,21 @@ METHODS = (
             Field("special", "bool", "Show control tokens by name.", True),
         ),
         (Field("text", "str", "The text."),),
+        role="inference",
     ),
     Method(
         "template",
         "The prompt that `chat` would send to the model.",
         (MODEL, Field("messages", "list[Message]", "As for chat.")),
         (Field("prompt", "str", "The text."), Field("tokens", "list[int]", "Its ids.")),
+        role="inference",
     ),
     Method(
         "models",
         "The models that can be named.",
         (),
         (Field("models", "list[Model]", "All of them."),),
+        role="inference",
     ),
     Method(
         "status",
@@ -162,16 +187,26 @@ METHODS = (
             Field("pid", "int", "Of the daemon."),
             Field("uptime_s", "float", "Since its start."),
             Field("socket", "Socket", "Where it listens."),
+            Field("inference_socket", "Socket", "Where it listens for inference alone.", None),
             Field("engine", "Engine", "Its engine."),
             Field("models", "list[Loaded]", "The models in memory."),
             Field("requests", "list[Running]", "The requests that the caller may see."),
         ),
     ),
     Method(
+        "subscribe",
+        "Tells what happens, until it is cancelled: it has no result. A user hears of its own requests, an operator of "
+        "everybody's. Who does not read what is sent gets the error `too_slow`.",
+        (Field("topics", "list[str]", "What to hear of.", list(TOPICS), 1, len(TOPICS), TOPICS),),
+        (),
+        ("event",),
+    ),
+    Method(
         "cancel",
         "Ends a running request of this connection; its own response is then the error `cancelled`.",
         (Field("id", "int", "The request's id."),),
         (Field("cancelled", "bool", "False: it had ended already."),),
+        role="inference",
     ),
     Method(
         "api",

@@ -40,6 +40,16 @@ class Progress:
     cached: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened `at` (Unix time). The first of a subscription has no topic: from then on it holds."""
+
+    topic: str
+    event: str
+    at: float
+    facts: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Choice:
     """One answer. finish: stop | length."""
@@ -96,6 +106,10 @@ class Limits:
     nesting: int
     items: int
     requests: int
+    connections: int = 0  # 0: an older daemon, which does not tell
+    connections_of_user: int = 0
+    queue: int = 0
+    queue_of_user: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,18 +182,33 @@ class Engine:
 
 
 @dataclass(frozen=True)
+class Cache:
+    """The KV cache of a model: pages now, and counts since it was loaded."""
+
+    pages: int
+    used: int
+    cached: int
+    steps: int
+    rows: int
+    cached_tokens: int
+    preempted: int
+    evicted: int
+
+
+@dataclass(frozen=True)
 class Loaded:
-    """A model in memory. `memory`: bytes by owner. `since`: Unix time."""
+    """A model in memory. `memory`: bytes by owner. `since`: Unix time. `cache` is None when the engine is too busy."""
 
     name: str
     memory: dict[str, int]
     context: int
     since: float
+    cache: Cache | None = None
 
 
 @dataclass(frozen=True)
 class Running:
-    """A request that has not ended. phase: load | queue | prefill | decode."""
+    """A request that has not ended. phase: load | queue | prefill | decode | paused."""
 
     id: int
     client: str
@@ -202,6 +231,7 @@ class Status:
     engine: Engine
     models: tuple[Loaded, ...]
     requests: tuple[Running, ...]
+    inference_socket: Socket | None = None
 
 
 def read(kind: type[T], given: dict[str, Any]) -> T:
