@@ -163,14 +163,14 @@ def luced_config(home: Path, *arguments: str, **environment: str) -> subprocess.
 
 
 def test_the_command_shows_value_and_source(home: Path) -> None:
-    user_file(home).write_text('n_ctx = 64\n[aliases]\nfast = "tiny"\n[models.tiny]\ntop_k = 1')
+    user_file(home).write_text('n_ctx = 64\n[aliases]\nfast = "smollm2"\n[models.smollm2]\ntop_k = 1')
     done = luced_config(home, LUCE_KV_TYPE="q8_0")
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["n_ctx", "64", str(user_file(home))] in lines
     assert ["kv_type", "q8_0", "$LUCE_KV_TYPE"] in lines
     assert ["n_batch", "512", "default"] in lines
-    assert ["aliases.fast", "tiny", str(user_file(home))] in lines
-    assert ["models.tiny.top_k", "1", str(user_file(home))] in lines
+    assert ["aliases.fast", "smollm2", str(user_file(home))] in lines
+    assert ["models.smollm2.top_k", "1", str(user_file(home))] in lines
 
 
 def test_the_command_as_json(home: Path) -> None:
@@ -179,6 +179,14 @@ def test_the_command_as_json(home: Path) -> None:
     assert rows["model_dirs"]["value"] == []
     assert rows["cache_bytes"]["source"] == "default"
     assert all(row["doc"] for row in rows.values())
+
+
+def test_the_command_says_which_names_mean_nothing(home: Path) -> None:
+    user_file(home).write_text('[aliases]\nlost = "nosuch"\n[models.nosuch]\ntop_k = 1\n[models.smollm2]\ntop_k = 1')
+    rows = {row["key"]: row for row in map(json.loads, luced_config(home, "--json").stdout.splitlines())}
+    assert "'lost' stands for 'nosuch', and there is no such model" in rows["aliases.lost"]["problem"]
+    assert rows["models.nosuch.top_k"]["problem"] == "no model has this name now"
+    assert rows["models.smollm2.top_k"]["problem"] == rows["n_ctx"]["problem"] == ""
 
 
 def test_the_command_refuses_what_the_daemon_refuses(home: Path) -> None:

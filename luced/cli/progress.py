@@ -76,15 +76,16 @@ class Bars:
     def __enter__(self) -> Self:
         from rich import progress
         from rich.console import Console
+        from rich.table import Column
 
         columns = (
-            progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(),
-            progress.DownloadColumn(),
-            progress.TransferSpeedColumn(),
-            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+            progress.BarColumn(bar_width=16),
+            progress.DownloadColumn(table_column=Column(no_wrap=True)),
+            progress.TransferSpeedColumn(table_column=Column(no_wrap=True)),
+            progress.TimeRemainingColumn(table_column=Column(no_wrap=True)),
         )
-        self._progress = progress.Progress(*columns, console=Console(stderr=True))
+        self._progress = progress.Progress(*columns, console=Console(stderr=True), expand=True)
         self._progress.start()
         self._tasks: dict[tuple[str, str], progress.TaskID] = {}
         return self

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from luced.cli.options import catalogue_of
 from luced.cli.table import print_table
+from luced.errors import RequestError
+
+if TYPE_CHECKING:
+    from luced.gguf.catalogue import Catalogue
 
 
 @click.command()
@@ -20,12 +25,31 @@ def config(as_json: bool) -> None:
     """
     from luced import config
 
-    rows = config.rows(config.load())
+    settings = config.load()
+    rows = config.rows(settings)
+    catalogue = catalogue_of(settings)
+    names = {name for entry in catalogue.entries() for name in entry.names}
+    for row in rows:
+        row["problem"] = _problem(row, catalogue, names)
     if as_json:
         for row in rows:
             click.echo(json.dumps(row, ensure_ascii=False))
     else:
-        print_table(["key", "value", "source"], [[row["key"], _shown(row["value"]), row["source"]] for row in rows])
+        cells = [[row["key"], _shown(row["value"]), row["source"], row["problem"]] for row in rows]
+        print_table(["key", "value", "source", ""], cells)
+
+
+def _problem(row: dict[str, Any], catalogue: Catalogue, names: set[str]) -> str:
+    """What the daemon would start with, and yet not as it is meant."""
+    kind, _, rest = row["key"].partition(".")
+    if kind == "models" and rest.rpartition(".")[0] not in names:
+        return "no model has this name now"
+    if kind == "aliases" or kind == "default_model":
+        try:
+            catalogue.find(rest or row["value"])
+        except RequestError as error:
+            return error.message
+    return ""
 
 
 def _shown(value: Any) -> str:

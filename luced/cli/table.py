@@ -19,8 +19,14 @@ def model_cells(row: dict[str, Any]) -> list[str]:
         f"{row['parameters'] / 1e9:.2f} B" if row["parameters"] >= 1e9 else f"{row['parameters'] / 1e6:.0f} M",
         size(row["bytes"]),
         str(row["context"] or "?"),
-        "default" if row["default"] else "",
+        _notes(row),
     ]
+
+
+def _notes(row: dict[str, Any]) -> str:
+    notes = ["default"] if row["default"] else []
+    notes += [f"alias {alias}" for alias in row["aliases"]]
+    return ", ".join([*notes, *(f"{name}={value}" for name, value in row["settings"].items())])
 
 
 def size(n_bytes: int) -> str:

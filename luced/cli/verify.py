@@ -21,13 +21,13 @@ WORDS = {
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each model and line.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each event and line: check, verdict.")
 @model_dirs_option
 def verify(model: str | None, as_json: bool, model_dirs: tuple[Path, ...]) -> None:
     """Read MODEL, or all models, and say which bytes are not what was fetched; exit 78 if any are.
 
-    A model that `luced pull` fetched is compared chunk by chunk, one in the cache of huggingface-hub as a whole; of
-    others only the header is checked. A daemon does the same with what it loads.
+    A model that `luced pull` fetched is compared chunk by chunk, one in the cache of huggingface-hub or in a package as
+    a whole; of others only the header is checked.
     """
     from luced.gguf.verify import verify as check
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.metadata
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,12 +93,31 @@ def _mtime_ns(path: str) -> int:
         return 0
 
 
+def recorded_sha256(path: Path) -> str:
+    """What a file should have: the name of its blob in the cache of huggingface-hub, or what the package that brought
+    it has recorded; empty: nothing is known."""
+    blob = path.resolve()
+    if re.fullmatch("[0-9a-f]{64}", blob.name):
+        return blob.name
+    for distribution in _distributions():
+        for file in distribution.files or ():
+            if file.name == path.name and file.hash is not None and file.hash.mode == "sha256":
+                return base64.urlsafe_b64decode(file.hash.value + "=").hex()
+    return ""
+
+
+def _distributions() -> Iterator[importlib.metadata.Distribution]:
+    """Those with GGUF files."""
+    for distribution in importlib.metadata.distributions():
+        if ".gguf" in (distribution.read_text("RECORD") or ""):  # quicker than to parse them all
+            yield distribution
+
+
 @lru_cache(maxsize=1)
 def _packaged(folders: tuple[tuple[str, int], ...]) -> tuple[ModelFile, ...]:
     """`folders`, those of sys.path with their times, change when a distribution is installed."""
     found = []
-    for distribution in importlib.metadata.distributions():
-        if ".gguf" in (distribution.read_text("RECORD") or ""):  # quicker than to parse them all
-            files = [Path(str(file.locate())).resolve() for file in distribution.files or () if file.suffix == ".gguf"]
-            found += [ModelFile(path, "package") for path in files if path.is_file() and is_model(path)]
+    for distribution in _distributions():
+        files = [Path(str(file.locate())).resolve() for file in distribution.files or () if file.suffix == ".gguf"]
+        found += [ModelFile(path, "package") for path in files if path.is_file() and is_model(path)]
     return tuple(sorted(found, key=lambda file: file.path.name))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from luced.errors import ModelError
 from luced.gguf.catalogue import Entry
 from luced.gguf.digests import READ_BYTES, BadRange, Check, check_failed, mark_checked
+from luced.gguf.files import recorded_sha256
 from luced.gguf.reader import open_gguf
 
 OnProgress = Callable[[str, int, int], None]  # name of the model, done, total bytes
@@ -30,7 +28,7 @@ class Verdict:
 
 
 def verify(entry: Entry, progress: OnProgress) -> Verdict:
-    """Reads the model's files. Files in the cache of huggingface-hub have their SHA-256 as their name."""
+    """Reads the model's files. Of files in packages and in the cache of huggingface-hub the SHA-256 is recorded."""
     verdict = Verdict()
     try:
         with Check(entry.paths) as check:
@@ -44,9 +42,9 @@ def verify(entry: Entry, progress: OnProgress) -> Verdict:
                 raise check_failed(verdict.ranges, check.source)
             for path in entry.paths:
                 mark_checked(path)
-        if entry.place == "hub":
+        if entry.place != "folder":
+            _compare(entry, progress)
             verdict.checked = SHA256
-            _compare_blobs(entry, progress)
     except ModelError as error:
         verdict.problem, verdict.remedy = str(error), error.remedy
     except OSError as error:
@@ -55,19 +53,20 @@ def verify(entry: Entry, progress: OnProgress) -> Verdict:
     return verdict
 
 
-def _compare_blobs(entry: Entry, progress: OnProgress) -> None:
+def _compare(entry: Entry, progress: OnProgress) -> None:
+    """With the SHA-256 that is recorded of each file. ModelError: it has another, or none is recorded."""
     done = 0
     for path in entry.paths:
-        blob = Path(os.path.realpath(path))
-        if not re.fullmatch("[0-9a-f]{64}", blob.name):
-            raise ModelError("bad_model_file", f"{path} is no link into the blobs of the cache", "fetch it again")
+        expected = recorded_sha256(path)
+        if not expected:
+            raise ModelError("bad_model_file", f"{path} is no link to a blob of the cache", "fetch it again")
         sha256 = hashlib.sha256()
-        with blob.open("rb") as file:
+        with path.open("rb") as file:
             while data := file.read(READ_BYTES):
                 sha256.update(data)
                 done += len(data)
                 progress(entry.name, done, entry.n_bytes)
-        if sha256.hexdigest() != blob.name:
-            message = f"{path} has SHA-256 {sha256.hexdigest()}, its blob should have {blob.name}"
-            remedy = f"remove {blob} and fetch it again, with the program that fetched it"
+        if sha256.hexdigest() != expected:
+            message = f"{path} has SHA-256 {sha256.hexdigest()}, it should have {expected}"
+            remedy = f"remove {path.resolve()} and fetch it again, with the program that fetched it"
             raise ModelError("bad_model_file", message, remedy, file=str(path))

@@ -57,17 +57,18 @@ def test_verify_names_what_is_wrong(folder: Path) -> None:
     assert "  -> repair it: luced pull hf:maker/tiny:Q8_0" in done.stdout
     done = run(folder, "verify", "tiny:q8_0", "--json")
     assert done.returncode == 78
-    (row,) = [json.loads(line) for line in done.stdout.splitlines()]
+    row = json.loads(done.stdout.splitlines()[-1])
     assert row["ranges"] == [[str(path), 0, len(small_file())]]
     assert row["checked"] == "digests"
 
 
 def test_verify_all(folder: Path) -> None:
     damage(folder / "big-00002-of-00002.gguf", 200)
-    rows = {row["name"]: row for row in map(json.loads, run(folder, "verify", "--json").stdout.splitlines())}
+    events = [json.loads(line) for line in run(folder, "verify", "--json").stdout.splitlines()]
+    rows = {event["name"]: event for event in events if event["event"] == "verdict"}
     assert rows["Tiny-Q4_0"]["problem"] == ""
     assert "big-00002-of-00002.gguf: bytes 0 to" in rows["big"]["problem"]
-    assert "is no link into the blobs" in rows["cached"]["problem"]
+    assert "is no link to a blob" in rows["cached"]["problem"]
 
 
 def test_verify_of_no_model(folder: Path) -> None:
