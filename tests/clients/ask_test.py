@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,14 @@ def test_words_that_are_no_text(daemon: FakeDaemon) -> None:
 
 def test_no_progress_in_a_pipe(daemon: FakeDaemon) -> None:
     assert ask(daemon, "progress").stderr == b""
+
+
+def test_the_start_imports_nothing_that_takes_long() -> None:
+    script = "import sys, luce_shell.ask, luce_shell.luce, luce_shell.render; print(*sorted(sys.modules))"
+    env = environment(Path("none"))
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, check=True)
+    late = {"rich", "markdown_it", "sqlite3", "json", "shutil", "trio", "logging", "importlib.metadata"}
+    assert not late & set(done.stdout.decode().split())
 
 
 def test_control_characters_are_shown() -> None:

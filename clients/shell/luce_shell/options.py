@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,8 @@ def read_options(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for name, value in pairs:
         if name not in FIELDS:
+            import difflib  # only now: it takes long
+
             close = difflib.get_close_matches(name, FIELDS, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(FIELDS)}"
             raise OptionError(f"no parameter {name!r}; {hint}")

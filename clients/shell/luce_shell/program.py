@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -32,6 +31,8 @@ def say(message: str, remedy: str = "") -> None:
 
 
 def to_json(value: Any) -> str:
+    import json
+
     return json.dumps(value, ensure_ascii=False, default=list) + "\n"  # the bytes of tokens: a list of numbers
 
 

@@ -7,12 +7,12 @@ with its form, unless its beginning has left the screen or where it ends there i
 from __future__ import annotations
 
 import re
-import shutil
+import sys
 import unicodedata
 from typing import TYPE_CHECKING
 
 from luce_shell.environment import wants_no_color
-from luce_shell.terminal import Output, visible
+from luce_shell.terminal import Output, terminal_size, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -37,7 +37,7 @@ class Markdown(Output):
         self._held = ""  # not on the screen: begins another block, or goes on with the list
         self._fence = ""  # that is open
         self._is_list = self._may_end = self._has_blocks = False
-        self._size = shutil.get_terminal_size()
+        self._size = terminal_size(sys.stdout)
 
     def write(self, text: str) -> None:
         text = visible(text).replace("\t", TAB)
@@ -91,7 +91,7 @@ class Markdown(Output):
 
     def _show(self, text: str) -> None:
         if text and not self._block:
-            self._size = shutil.get_terminal_size()
+            self._size = terminal_size(sys.stdout)
             if self._has_blocks:
                 self._put("\n")
         self._block += text
@@ -101,7 +101,7 @@ class Markdown(Output):
         block, self._block, self._line, self._fence = self._block, "", "", ""
         self._is_list, self._may_end, self._has_blocks = False, False, True
         n_rows = rows_below(block, self._size.columns)
-        if shutil.get_terminal_size() != self._size or n_rows is None or n_rows >= self._size.lines:
+        if terminal_size(sys.stdout) != self._size or n_rows is None or n_rows >= self._size.lines:
             self.break_line()
             return
         up = f"\x1b[{n_rows}A" if n_rows else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 import time
 from typing import TextIO
@@ -21,6 +21,12 @@ SURE_S = 0.2  # after which a rate is worth telling
 
 def visible(text: str) -> str:
     return text.translate(_VISIBLE)
+
+
+def terminal_size(stream: TextIO) -> os.terminal_size:
+    """Columns and lines; the usual ones where the terminal does not know. (shutil's costs its import.)"""
+    size = os.get_terminal_size(stream.fileno())
+    return os.terminal_size((size.columns or 80, size.lines or 24))
 
 
 class Output:
@@ -69,7 +75,7 @@ class StatusLine:
             return
         elapsed = now - self._begin_s
         rate = (progress.done - self._begin_done) / elapsed if elapsed > SURE_S else 0.0
-        width = shutil.get_terminal_size().columns - 1
+        width = terminal_size(self._stream).columns - 1
         self._stream.write(f"\r\x1b[K{describe(progress, rate)[:width]}")
         self._stream.flush()
         self._is_shown, self._shown_s = True, now
