@@ -17,6 +17,8 @@ from luce.errors import LuceError
 from luce.messages import BY_NAME, LEVEL, MAX_FRAME_BYTES, check
 
 LIMITS = {"frame_bytes": MAX_FRAME_BYTES, "nesting": 64, "items": 1 << 21, "requests": 512}
+COUNTS = {"steps": 1, "rows": 9, "cached_tokens": 4, "preempted": 0, "evicted": 0}
+CACHE = {"pages": 100, "used": 25, "cached": 50, **COUNTS}
 USAGE = {"prompt": 9, "cached": 4, "generated": 2, "drafted": 0, "accepted": 0}
 TIMINGS = {"queue_s": 0.0, "load_s": 0.5, "prefill_s": 0.25, "decode_s": 0.125, "total_s": 0.875}
 
@@ -229,9 +231,17 @@ class _Session:
                 "restarts": 0,
                 "last_failure": "",
             },
-            "models": [{"name": "fake", "memory": {"weights": 5}, "context": 2048, "since": 1.0}],
+            "models": [{"name": "fake", "memory": {"weights": 5}, "context": 2048, "since": 1.0, "cache": CACHE}],
             "requests": [running | {"age_s": 0.5}],
         }
+
+    def subscribe(self, request_id: int, params: dict[str, Any]) -> None:
+        """Two events, and then the end of the connection."""
+        events = [("", "subscribed", {"topics": params["topics"]}), ("models", "unloaded", {"model": "fake"})]
+        for topic, event, facts in events:
+            fields = {"id": request_id, "topic": topic, "event": event, "at": 1.5, "facts": facts}
+            self._send(wire.notification("event", fields))
+        self._connection.shutdown(socket.SHUT_RDWR)
 
     def api(self, request_id: int, params: dict[str, Any]) -> dict[str, Any]:
         return {"api": {"level": LEVEL}}

@@ -34,6 +34,7 @@ def test_ps_begins_as_ollamas(daemon: FakeDaemon) -> None:
     assert head.split()[:6] == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
     assert row[head.index("CONTEXT") :].split()[0] == "2048"
     assert row[head.index("REQUESTS") :].split()[0] == "1"
+    assert row.split()[-2:] == ["25%", "50%"]
 
 
 def test_ls(daemon: FakeDaemon) -> None:
@@ -54,6 +55,15 @@ def test_json_is_what_the_protocol_says(daemon: FakeDaemon) -> None:
     assert json.loads(luce(daemon, "status", "--json"))["socket"]["problem"] == "no group"
     assert json.loads(luce(daemon, "sockname", "--json")) == {"path": str(daemon.path)}
     assert json.loads(luce(daemon, "logs", "--json")) == {"exchanges": []}
+
+
+def test_subscribe(daemon: FakeDaemon) -> None:
+    done = call("luce", daemon.path, "subscribe", "models")
+    assert daemon.asked("subscribe")[0].params == {"topics": ["models"]}
+    (line,) = done.stdout.decode().splitlines()
+    assert json.loads(line) == {"topic": "models", "event": "unloaded", "at": 1.5, "facts": {"model": "fake"}}
+    assert (done.returncode, done.stderr.decode().splitlines()[0]) == (69, "luce: the daemon closed the connection")
+    assert call("luce", daemon.path, "subscribe", "nothing").returncode == 2
 
 
 def test_sockname_needs_no_daemon(tmp_path: Path) -> None:
@@ -97,7 +107,7 @@ def complete(path: Path, program: str, *words: str) -> list[str]:
 
 
 def test_completion(daemon: FakeDaemon) -> None:
-    assert complete(daemon.path, "luce", "s") == ["sockname", "status"]
+    assert complete(daemon.path, "luce", "s") == ["sockname", "status", "subscribe"]
     assert complete(daemon.path, "luce-ask", "-m", "FA") == ["fake"]
     assert complete(daemon.path, "luce-ask", "-o", "top") == ["top_k", "top_p"]
     assert "--cid" in complete(daemon.path, "luce-ask", "--c")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from dataclasses import asdict
 from typing import Any, NoReturn
 
 import click
 
 from luce import Client, Model, Status, __version__
+from luce.messages import TOPICS
 from luce.paths import find_socket
+from luce.results import Loaded
 from luce_shell.logs import logs
 from luce_shell.program import EPILOG, SETTINGS, json_option, run, to_json
 from luce_shell.table import duration, print_table, size, write
@@ -71,9 +74,11 @@ def ps(as_json: bool) -> None:
                 "Forever",
                 str(n_requests),
                 size(loaded.memory.get("kv", 0)),
+                *_pages(loaded),
             ]
         )
-    print_table(["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "REQUESTS", "KV"], rows)
+    head = ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "REQUESTS", "KV", "USED", "CACHED"]
+    print_table(head, rows)
 
 
 @cli.command()
@@ -96,6 +101,21 @@ def status(as_json: bool) -> None:
                 for r in found.requests
             ],
         )
+
+
+@cli.command()
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", type=click.Choice(TOPICS))
+@json_option
+def subscribe(topics: tuple[str, ...], as_json: bool) -> None:
+    """Print what happens, one JSON object in each line, until Ctrl-C.
+
+    TOPIC is models, requests or degradations, any number of them; without one it is all. A user hears of its own
+    requests, an operator of everybody's.
+    """
+    with Client(name="luce subscribe") as client, client.subscribe(*topics) as events:
+        for event in events:
+            write(to_json(asdict(event)))
+            sys.stdout.buffer.flush()
 
 
 @cli.command()
@@ -140,6 +160,12 @@ def identity(model: Model) -> str:
     return hashlib.sha256(f"{model.path}\0{model.bytes}".encode()).hexdigest()[:ID_CHARS]
 
 
+def _pages(loaded: Loaded) -> tuple[str, str]:
+    """Shares of the KV pages: those of running requests, and those kept for what may come again."""
+    cache = loaded.cache
+    return (f"{cache.used / cache.pages:.0%}", f"{cache.cached / cache.pages:.0%}") if cache else ("?", "?")
+
+
 def processor(status: Status) -> str:
     """What the engine computes on. It has no other device than this, so nothing is ever elsewhere in secret."""
     return "100% CPU" if status.engine.isa else ""
@@ -152,14 +178,13 @@ def _state(model: Model) -> str:
 
 
 def _describe(status: Status) -> list[tuple[str, Any]]:
-    socket, engine = status.socket, status.engine
-    group = f", group {socket.group}" if socket.group else ""
-    lines = [
-        ("daemon", f"luced {status.version}, pid {status.pid}, up {duration(status.uptime_s)}"),
-        ("socket", f"{socket.path} (mode {socket.mode}{group})"),
-    ]
-    if socket.problem:
-        lines.append(("", socket.problem))
+    engine = status.engine
+    lines = [("daemon", f"luced {status.version}, pid {status.pid}, up {duration(status.uptime_s)}")]
+    for name, socket in (("socket", status.socket), ("inference", status.inference_socket)):
+        if socket is not None:
+            group = f", group {socket.group}" if socket.group else ""
+            lines.append((name, f"{socket.path} (mode {socket.mode}{group})"))
+            lines += [("", socket.problem)] if socket.problem else []
     facts = [f"{engine.device} with {engine.isa}, {engine.threads} threads"] if engine.isa else []
     facts += [f"pid {engine.pid}"] if engine.pid else []
     facts += [f"started anew {engine.restarts} times"] if engine.restarts else []
