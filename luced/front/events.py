@@ -31,7 +31,7 @@ class Events:
     def __init__(self) -> None:
         self._subscribers: dict[Call, tuple[Collection[str], trio.MemorySendChannel[Event]]] = {}
 
-    def publish(self, topic: str, event: str, owner: Session | None = None, **facts: Any) -> None:
+    def publish(self, topic: str, event: str, owner: Session | None = None, /, **facts: Any) -> None:
         """To all who subscribed to the topic; if it has an owner, to those who may see the owner's requests."""
         what = Event(topic, event, time.time(), facts)
         for call, (topics, channel) in list(self._subscribers.items()):

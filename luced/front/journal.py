@@ -11,7 +11,7 @@ PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERR
 _PLAIN = re.compile(r"[\w./:+@%-]+")
 
 
-def entry(what: str, **facts: object) -> str:
+def entry(what: str, /, **facts: object) -> str:
     """A line of the log; facts that are empty or None are left out. A request is named CONNECTION/ID."""
     pairs = [f"{key}={_value(value)}" for key, value in facts.items() if value not in (None, "")]
     return " ".join([what, *pairs])

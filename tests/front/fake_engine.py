@@ -3,7 +3,9 @@
 The prompt (the last message of a chat, or all of a prompt) is words with `;` between them:
     say:TEXT    says the bytes of TEXT (_ is a space, \\x.. a byte), one token each
     wait        says nothing more until another request says `go`
+    hold        as the first word: waits like that before it has begun
     go          lets all go on that wait
+    queue       tells the others that wait that they are a queue
     die         kills the engine, but only once: then the file DIED is there
     die!        kills the engine
     fail        ends the request with the error no_memory
@@ -100,6 +102,8 @@ class FakeEngine:
 
     def run(self, generate: link.Generate) -> Iterator[None]:
         """Yields where it waits."""
+        if script(generate.prompt)[0] == "hold":
+            yield
         self.send(link.Progress(generate.id, len(generate.prompt), len(generate.prompt), 1))
         for choice in range(generate.n):
             n_left = generate.max_tokens
@@ -118,6 +122,8 @@ class FakeEngine:
                     case "go":
                         for other in [i for i in self.waiting if i != generate.id]:
                             self.advance(other)
+                    case "queue":
+                        self.send(link.Queued(generate.model, [i for i in self.waiting if i != generate.id]))
                     case "die" if not (self.folder / "DIED").exists():
                         (self.folder / "DIED").touch()
                         die()

@@ -101,8 +101,8 @@ class House:
         self.folder = folder
         self.streams: list[trio.SocketStream] = []
 
-    async def connect(self, greet: bool = True, tenant: str = "") -> Client:
-        self.streams.append(await trio.open_unix_socket(str(self.daemon.listener.path)))
+    async def connect(self, greet: bool = True, tenant: str = "", to: listener.Listener | None = None) -> Client:
+        self.streams.append(await trio.open_unix_socket(str((to or self.daemon.listener).path)))
         client = Client(self.streams[-1])
         if greet:
             await client.call("hello", client="test 1.0", tenant=tenant)
@@ -117,7 +117,8 @@ async def running(folder: Path, engine: tuple[str, ...] = FAKE_ENGINE, **setting
         shutil.copy(model, folder / f"{name}.gguf")
     config = Config(folder / "run" / "luced.sock", (folder,), **{"default_model": "tiny", **settings})
     listening = listener.listen(config.socket)
-    daemon = Daemon(config, listening, engine)
+    inference = listener.listen(config.inference_socket) if config.inference_socket else None
+    daemon = Daemon(config, listening, engine, inference)
     house = House(daemon, folder)
     try:
         with trio.fail_after(60):
@@ -127,5 +128,7 @@ async def running(folder: Path, engine: tuple[str, ...] = FAKE_ENGINE, **setting
                 daemon.stop()
     finally:
         listening.close()
+        if inference:
+            inference.close()
         for stream in house.streams:
             stream.socket.close()
