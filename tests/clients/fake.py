@@ -193,6 +193,17 @@ class _Session:
             "degraded": degraded,
         }
 
+    def subscribe(self, request_id: int, params: dict[str, Any]) -> None:
+        """Holds, and tells of one thing for each topic; then it is dropped, if that is `requests` alone."""
+        topics = params["topics"]
+        for topic, event in [("", "subscribed"), *((topic, f"of {topic}") for topic in topics)]:
+            fields = {"id": request_id, "topic": topic, "event": event, "at": 1.5, "facts": {"model": "fake"}}
+            self._send(wire.notification("event", fields))
+        if topics == ["requests"]:
+            self._send(wire.response(request_id, LuceError("too_slow", "it was not read").to_wire(), None))
+        else:
+            self._waiting.add(request_id)
+
     def cancel(self, request_id: int, params: dict[str, Any]) -> dict[str, Any]:
         if params["id"] not in self._waiting:
             return {"cancelled": False}

@@ -76,7 +76,7 @@ async def test_a_cancel_before_the_deadline_is_a_cancel(tmp_path: Path) -> None:
     ("limit", "settings"),
     [("queue", {"max_queue": 2}), ("queue_of_user", {"max_queue_of_user": 2})],
 )
-async def test_the_queue_is_bounded(tmp_path: Path, limit: str, settings: dict[str, int]) -> None:
+async def test_the_queue_is_bounded(tmp_path: Path, limit: str, settings: dict[str, Any]) -> None:
     async with running(tmp_path, **settings) as house:
         one, two = await house.connect(), await house.connect()
         assert (await (await house.connect(greet=False)).call("hello"))["limits"][limit] == 2
@@ -102,7 +102,7 @@ async def test_who_runs_does_not_wait(tmp_path: Path) -> None:
 
 def test_the_rate_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(queue.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("luced.front.queue.time.monotonic", lambda: now[0])
     waiting = queue.Queue(4, 4)
     calls: list[Any] = [FakeCall() for _ in range(12)]
     for call in calls[:4]:

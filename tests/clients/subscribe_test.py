@@ -1,0 +1,57 @@
+"""Subscriptions of both clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from luce import AsyncClient, Client, Event, LuceError
+from tests.clients.fake import FakeDaemon
+
+MODELS = Event("models", "of models", 1.5, {"model": "fake"})
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with FakeDaemon(tmp_path / "luced.sock") as daemon:
+        yield daemon
+
+
+def test_events_come_until_it_is_left(daemon: FakeDaemon) -> None:
+    with Client(daemon.path, timeout=20) as client:
+        for event in client.subscribe("models"):
+            assert event == MODELS
+            break
+        assert daemon.wait_for("cancel").params == {"id": daemon.wait_for("subscribe").id}
+        assert client.complete("a b").read().text == "a b"
+
+
+def test_all_topics_beside_a_stream(daemon: FakeDaemon) -> None:
+    with Client(daemon.path, timeout=20) as client, client.subscribe() as events:
+        assert daemon.wait_for("subscribe").params == {"topics": ["models", "requests", "degradations"]}
+        assert client.complete("a b").read().text == "a b"
+        told = iter(events)
+        assert [next(told).topic for _ in range(3)] == ["models", "requests", "degradations"]
+
+
+def test_who_is_dropped_is_told(daemon: FakeDaemon) -> None:
+    with Client(daemon.path, timeout=20) as client, pytest.raises(LuceError, match="not read") as error:
+        list(client.subscribe("requests"))
+    assert error.value.name == "too_slow"
+
+
+async def test_async(daemon: FakeDaemon) -> None:
+    with trio.fail_after(20):
+        async with AsyncClient(daemon.path) as client:
+            async with client.subscribe("models") as events:
+                assert await events.__anext__() == MODELS
+                assert (await client.complete("a b").read()).text == "a b"
+            await trio.to_thread.run_sync(daemon.wait_for, "cancel")
+            async with client.subscribe("requests") as events:
+                assert (await events.__anext__()).topic == "requests"
+                with pytest.raises(LuceError) as error:
+                    await events.__anext__()
+                assert error.value.name == "too_slow"
