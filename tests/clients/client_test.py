@@ -13,9 +13,9 @@ from luce import Client, LuceError, Progress, Text
 from luce.calls import Sampling
 from luce.fields import Field
 from luce.messages import SAMPLING
-from luce.results import Choice, Engine, Limits, Loaded, Logprob, Model, Running, Socket, Timings, Usage
+from luce.results import Cache, Choice, Engine, Limits, Loaded, Logprob, Model, Running, Socket, Timings, Usage
 from luce.structs import TYPES
-from tests.clients.fake import TIMINGS, USAGE, FakeDaemon
+from tests.clients.fake import CACHE, TIMINGS, USAGE, FakeDaemon
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_the_small_methods(client: Client) -> None:
     assert [(m.name, m.default, m.state) for m in client.models()] == [("fake", True, "here")]
     status = client.status()
     assert (status.uptime_s, status.socket.mode, status.engine.state) == (1.5, "0600", "starting")
-    assert status.models == (Loaded("fake", {"weights": 5}, 2048, 1.0),)
+    assert status.models == (Loaded("fake", {"weights": 5, "kv": 100 << 20}, 2048, 1.0, Cache(**CACHE)),)
     assert [request.phase for request in status.requests] == ["decode"]
     assert client.api() == {"level": 1}
 

@@ -19,6 +19,13 @@ from luce.messages import BY_NAME, LEVEL, MAX_FRAME_BYTES, check
 LIMITS = {"frame_bytes": MAX_FRAME_BYTES, "nesting": 64, "items": 1 << 21, "requests": 512}
 COUNTS = {"steps": 1, "rows": 9, "cached_tokens": 4, "preempted": 0, "evicted": 0}
 CACHE = {"pages": 100, "used": 25, "cached": 50, **COUNTS}
+LOADED = {
+    "name": "fake",
+    "memory": {"weights": 5, "kv": 100 << 20},
+    "context": 2048,
+    "since": 1.0,
+    "cache": CACHE,
+}
 USAGE = {"prompt": 9, "cached": 4, "generated": 2, "drafted": 0, "accepted": 0}
 TIMINGS = {"queue_s": 0.0, "load_s": 0.5, "prefill_s": 0.25, "decode_s": 0.125, "total_s": 0.875}
 
@@ -242,7 +249,15 @@ class _Session:
                 "restarts": 0,
                 "last_failure": "",
             },
-            "models": [{"name": "fake", "memory": {"weights": 5}, "context": 2048, "since": 1.0, "cache": CACHE}],
+            "models": [
+                {
+                    "name": "fake",
+                    "memory": {"weights": 5, "kv": 100 << 20},
+                    "context": 2048,
+                    "since": 1.0,
+                    "cache": CACHE,
+                }
+            ],
             "requests": [running | {"age_s": 0.5}],
         }
 

@@ -34,7 +34,7 @@ def test_ps_begins_as_ollamas(daemon: FakeDaemon) -> None:
     assert head.split()[:6] == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
     assert row[head.index("CONTEXT") :].split()[0] == "2048"
     assert row[head.index("REQUESTS") :].split()[0] == "1"
-    assert row.split()[-2:] == ["25%", "50%"]
+    assert row.split()[-2:] == ["25/100", "MiB"]
 
 
 def test_ls(daemon: FakeDaemon) -> None:
@@ -51,7 +51,7 @@ def test_status(daemon: FakeDaemon) -> None:
 
 def test_json_is_what_the_protocol_says(daemon: FakeDaemon) -> None:
     assert json.loads(luce(daemon, "ls", "--json"))["models"][0]["context"] == 2048
-    assert json.loads(luce(daemon, "ps", "--json"))["models"][0]["memory"] == {"weights": 5}
+    assert json.loads(luce(daemon, "ps", "--json"))["models"][0]["memory"]["weights"] == 5
     assert json.loads(luce(daemon, "status", "--json"))["socket"]["problem"] == "no group"
     assert json.loads(luce(daemon, "sockname", "--json")) == {"path": str(daemon.path)}
     assert json.loads(luce(daemon, "logs", "--json")) == {"exchanges": []}

@@ -17,6 +17,9 @@ ANSWER = """\
 
 The sky is **blue** because of `Rayleigh` scattering, which is stronger for short waves.
 
+A poem,
+*in lines*.
+
 1. One
 2. Two, see [here](http://a.b/c)
 
@@ -41,6 +44,9 @@ A title
 The sky is blue because of Rayleigh
 scattering, which is stronger for short
 waves.
+
+A poem,
+in lines.
 
  1 One
  2 Two, see here (http://a.b/c)

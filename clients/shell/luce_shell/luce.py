@@ -73,12 +73,10 @@ def ps(as_json: bool) -> None:
                 str(loaded.context),
                 "Forever",
                 str(n_requests),
-                size(loaded.memory.get("kv", 0)),
-                *_pages(loaded),
+                _kv(loaded),
             ]
         )
-    head = ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "REQUESTS", "KV", "USED", "CACHED"]
-    print_table(head, rows)
+    print_table(["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "REQUESTS", "KV"], rows)
 
 
 @cli.command()
@@ -160,10 +158,11 @@ def identity(model: Model) -> str:
     return hashlib.sha256(f"{model.path}\0{model.bytes}".encode()).hexdigest()[:ID_CHARS]
 
 
-def _pages(loaded: Loaded) -> tuple[str, str]:
-    """Shares of the KV pages: those of running requests, and those kept for what may come again."""
-    cache = loaded.cache
-    return (f"{cache.used / cache.pages:.0%}", f"{cache.cached / cache.pages:.0%}") if cache else ("?", "?")
+def _kv(loaded: Loaded) -> str:
+    """Of the KV cache, what running requests hold; ? where the engine is too busy to tell."""
+    n_bytes, cache = loaded.memory.get("kv", 0), loaded.cache
+    used = f"{n_bytes * cache.used / cache.pages / 2**20:.0f}" if cache else "?"
+    return f"{used}/{n_bytes / 2**20:.0f} MiB"
 
 
 def processor(status: Status) -> str:

@@ -163,6 +163,10 @@ def _markdown(text: str) -> RenderableType:
     shown = Plain("", code_theme=THEME, hyperlinks=False)
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("image")
     shown.parsed = parser.parse(text)
+    for token in shown.parsed:
+        for inner in token.children or ():
+            if inner.type == "softbreak":  # the lines of a poem
+                inner.type = "hardbreak"
     return shown
 
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from luce_shell.terminal import visible
 
-WIDE_GAP = "    "
+GAP = "  "
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     lines = [list(head), *([visible(cell).replace("\n", " ") for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     for line in lines:
-        write(WIDE_GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n")
+        write(GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n")
 
 
 def write(text: str) -> None:
