@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Collection
@@ -226,3 +227,12 @@ def test_what_is_imported_is_declared_and_no_more() -> None:
 
 def test_the_client_alone_needs_msgpack_alone() -> None:
     assert outside("luce.", without={"luce.aio"}) == declared("clients/python/pyproject.toml") == {"msgpack"}
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    asked = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    asked += [d for extra in project["project"]["optional-dependencies"].values() for d in extra]
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {pin.partition("==")[0] for pin in pins if "==" in pin}
+    assert {re.split("[<>=;]", d)[0].strip() for d in asked} <= pinned
