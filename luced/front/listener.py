@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import trio
 
 GROUP = "luce"
-BACKLOG = 128
+BACKLOG = 1024  # as many as may be connected
 CREDENTIALS = "3i"  # struct ucred
 SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)  # of Linux; not in Python yet
 GROUPS_BYTES = 1024  # the most that Python asks for: 256 groups

@@ -201,12 +201,16 @@ class _Session:
         }
 
     def subscribe(self, request_id: int, params: dict[str, Any]) -> None:
-        """Holds, and tells of one thing for each topic; then it is dropped, if that is `requests` alone."""
+        """Tells of one thing for each topic. Where that is `models` alone, the connection ends then; where it is
+        `requests` alone, the subscription is dropped."""
         topics = params["topics"]
-        for topic, event in [("", "subscribed"), *((topic, f"of {topic}") for topic in topics)]:
-            fields = {"id": request_id, "topic": topic, "event": event, "at": 1.5, "facts": {"model": "fake"}}
+        for topic, event in [("", "subscribed"), *((topic, "unloaded") for topic in topics)]:
+            facts = {"model": "fake"} if topic else {"topics": topics}
+            fields = {"id": request_id, "topic": topic, "event": event, "at": 1.5, "facts": facts}
             self._send(wire.notification("event", fields))
-        if topics == ["requests"]:
+        if topics == ["models"]:
+            self._connection.shutdown(socket.SHUT_RDWR)
+        elif topics == ["requests"]:
             self._send(wire.response(request_id, LuceError("too_slow", "it was not read").to_wire(), None))
         else:
             self._waiting.add(request_id)
@@ -260,14 +264,6 @@ class _Session:
             ],
             "requests": [running | {"age_s": 0.5}],
         }
-
-    def subscribe(self, request_id: int, params: dict[str, Any]) -> None:
-        """Two events, and then the end of the connection."""
-        events = [("", "subscribed", {"topics": params["topics"]}), ("models", "unloaded", {"model": "fake"})]
-        for topic, event, facts in events:
-            fields = {"id": request_id, "topic": topic, "event": event, "at": 1.5, "facts": facts}
-            self._send(wire.notification("event", fields))
-        self._connection.shutdown(socket.SHUT_RDWR)
 
     def api(self, request_id: int, params: dict[str, Any]) -> dict[str, Any]:
         return {"api": {"level": LEVEL}}

@@ -11,7 +11,7 @@ import trio
 from luce import AsyncClient, Client, Event, LuceError
 from tests.clients.fake import FakeDaemon
 
-MODELS = Event("models", "of models", 1.5, {"model": "fake"})
+DEGRADED = Event("degradations", "unloaded", 1.5, {"model": "fake"})
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 def test_events_come_until_it_is_left(daemon: FakeDaemon) -> None:
     with Client(daemon.path, timeout=20) as client:
-        for event in client.subscribe("models"):
-            assert event == MODELS
+        for event in client.subscribe("degradations"):
+            assert event == DEGRADED
             break
         assert daemon.wait_for("cancel").params == {"id": daemon.wait_for("subscribe").id}
         assert client.complete("a b").read().text == "a b"
@@ -46,8 +46,8 @@ def test_who_is_dropped_is_told(daemon: FakeDaemon) -> None:
 async def test_async(daemon: FakeDaemon) -> None:
     with trio.fail_after(20):
         async with AsyncClient(daemon.path) as client:
-            async with client.subscribe("models") as events:
-                assert await events.__anext__() == MODELS
+            async with client.subscribe("degradations") as events:
+                assert await events.__anext__() == DEGRADED
                 assert (await client.complete("a b").read()).text == "a b"
             await trio.to_thread.run_sync(daemon.wait_for, "cancel")
             async with client.subscribe("requests") as events:
