@@ -60,7 +60,8 @@ PATHS = ("model_dirs", "pull_dir", "inference_socket")
 
 @dataclass(frozen=True)
 class Config:
-    """`sources` says of each key where its value came from, with keys like `n_ctx` and `models.tiny.top_k`."""
+    """`sources` says of each key where its value came from, with keys like `n_ctx` and `models.tiny.top_k`;
+    the names in `models` are in lower case."""
 
     socket: Path
     model_dirs: tuple[Path, ...] = ()
@@ -96,7 +97,7 @@ class Config:
     def of_model(self, names: Iterable[str]) -> dict[str, Any]:
         """The settings of the model that has these names: what its sections [models."name"] give, and no more."""
         wanted = {name.lower() for name in names}
-        return {k: v for name, section in self.models.items() if name.lower() in wanted for k, v in section.items()}
+        return {k: v for name, section in self.models.items() if name in wanted for k, v in section.items()}
 
 
 def load(**flags: object) -> Config:

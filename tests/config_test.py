@@ -77,6 +77,7 @@ def test_aliases_and_models_are_merged_key_by_key(home: Path) -> None:
     assert settings.aliases == {"a": "one", "b": "three"}
     assert settings.of_model(["x", "TINY"]) == {"top_k": 7, "temperature": 0.0, "kv_type": "f32"}
     assert settings.of_model(["other"]) == {}
+    assert settings.models.keys() == {"tiny"}
     assert settings.sources["models.tiny.temperature"] == str(system_file(home))
     assert settings.sources["models.tiny.top_k"] == settings.sources["aliases.b"] == str(user_file(home))
 

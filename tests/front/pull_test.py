@@ -131,6 +131,12 @@ def test_a_connection_that_breaks_is_opened_again(hub: FakeHub, tmp_path: Path) 
     assert 0 < begins[0] <= 2500
 
 
+def test_a_connection_may_break_any_number_of_times_as_long_as_bytes_come(hub: FakeHub, tmp_path: Path) -> None:
+    hub.cuts = [400] * 3 * hub_module.MAX_TRIES
+    assert pull(hub, tmp_path).read_bytes() == BIG
+    assert hub.cuts == []
+
+
 def test_a_hub_that_serves_no_ranges(hub: FakeHub, tmp_path: Path) -> None:
     hub.cuts, hub.serves_ranges = [2500], False
     assert pull(hub, tmp_path).read_bytes() == BIG
@@ -262,10 +268,10 @@ def test_a_hub_that_is_not_there(tmp_path: Path) -> None:
     assert "HF_ENDPOINT" in error.remedy
 
 
-@pytest.mark.parametrize(("status", "n_tries"), [(503, hub_module.MAX_TRIES), (404, 1)])
+@pytest.mark.parametrize(("status", "n_tries"), [(503, hub_module.MAX_TRIES), (404, 1), (403, 1)])
 def test_a_hub_that_fails(hub: FakeHub, tmp_path: Path, status: int, n_tries: int) -> None:
     hub.status = status
-    assert refused(hub, tmp_path).status == (69 if status == 503 else 65)
+    assert refused(hub, tmp_path).status == {503: 69, 404: 65, 403: 77}[status]
     assert len(hub.ranges) == n_tries
 
 
