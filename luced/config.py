@@ -170,13 +170,14 @@ class _Given:
         if os.environ.get("LUCE_SOCKET"):
             self.sources["socket"] = "$LUCE_SOCKET"
         by_variable = {f"LUCE_{f.name.upper()}": f for f in SETTINGS}
+        known = ("LUCE_SOCKET", *by_variable)
         for variable, text in os.environ.items():
-            if not variable.startswith("LUCE_") or not text:
+            if not variable.startswith("LUCE_") or not text or variable == "LUCE_SOCKET":
                 continue
             if setting := by_variable.get(variable):
                 value = _read_settings(f"${variable}", (setting,), {setting.name: _parse(setting, text)})
                 self.add(f"${variable}", _with_paths(f"${variable}", value, home))
-            elif near := difflib.get_close_matches(variable, by_variable, 1, 0.87):  # others may have LUCE_ names too
+            elif near := difflib.get_close_matches(variable, known, 1, 0.87):  # others may have LUCE_ names too
                 raise _bad(f"${variable} is no setting; did you mean ${near[0]}?", variable=variable)
 
 

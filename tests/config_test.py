@@ -14,6 +14,7 @@ import pytest
 from luced import config
 from luced.config import Config
 from luced.errors import ModelError
+from tests.gguf.builder import small_file
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +136,7 @@ def test_a_file_that_cannot_be_read_is_no_absent_one(home: Path) -> None:
     [
         ("LUCE_N_CTX", "many", "$LUCE_N_CTX: n_ctx must be int, not 'many'"),
         ("LUCE_N_CXT", "5", "$LUCE_N_CXT is no setting; did you mean $LUCE_N_CTX?"),
+        ("LUCE_SOCKT", "/s", "did you mean $LUCE_SOCKET?"),
         ("LUCE_ISA", "mmx", "one of auto, baseline"),
     ],
 )
@@ -158,20 +160,29 @@ def test_it_is_frozen(home: Path) -> None:
         settings.models["tiny"]["top_k"] = 2  # type: ignore[index]
 
 
+@pytest.fixture
+def tiny(home: Path) -> None:
+    """A model of this user."""
+    path = home / ".local/share/luce/models/tiny.gguf"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(small_file())
+
+
 def luced_config(home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "luced", "config", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
 
+@pytest.mark.usefixtures("tiny")
 def test_the_command_shows_value_and_source(home: Path) -> None:
-    user_file(home).write_text('n_ctx = 64\n[aliases]\nfast = "smollm2"\n[models.smollm2]\ntop_k = 1')
+    user_file(home).write_text('n_ctx = 64\n[aliases]\nfast = "tiny"\n[models.tiny]\ntop_k = 1')
     done = luced_config(home, LUCE_KV_TYPE="q8_0")
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["n_ctx", "64", str(user_file(home))] in lines
     assert ["kv_type", "q8_0", "$LUCE_KV_TYPE"] in lines
     assert ["n_batch", "512", "default"] in lines
-    assert ["aliases.fast", "smollm2", str(user_file(home))] in lines
-    assert ["models.smollm2.top_k", "1", str(user_file(home))] in lines
+    assert ["aliases.fast", "tiny", str(user_file(home))] in lines
+    assert ["models.tiny.top_k", "1", str(user_file(home))] in lines
 
 
 def test_the_command_as_json(home: Path) -> None:
@@ -182,12 +193,13 @@ def test_the_command_as_json(home: Path) -> None:
     assert all(row["doc"] for row in rows.values())
 
 
+@pytest.mark.usefixtures("tiny")
 def test_the_command_says_which_names_mean_nothing(home: Path) -> None:
-    user_file(home).write_text('[aliases]\nlost = "nosuch"\n[models.nosuch]\ntop_k = 1\n[models.smollm2]\ntop_k = 1')
+    user_file(home).write_text('[aliases]\nlost = "nosuch"\n[models.nosuch]\ntop_k = 1\n[models.tiny]\ntop_k = 1')
     rows = {row["key"]: row for row in map(json.loads, luced_config(home, "--json").stdout.splitlines())}
     assert "'lost' stands for 'nosuch', and there is no such model" in rows["aliases.lost"]["problem"]
     assert rows["models.nosuch.top_k"]["problem"] == "no model has this name now"
-    assert rows["models.smollm2.top_k"]["problem"] == rows["n_ctx"]["problem"] == ""
+    assert rows["models.tiny.top_k"]["problem"] == rows["n_ctx"]["problem"] == ""
 
 
 def test_the_command_refuses_what_the_daemon_refuses(home: Path) -> None:

@@ -344,6 +344,20 @@ def test_the_command_as_json(hub: FakeHub, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_what_another_program_has_fetched_is_used_where_it_is(hub: FakeHub, tmp_path: Path) -> None:
+    cached = tmp_path / "hf" / "hub" / "models--maker--Tiny-GGUF"
+    blob = cached / "blobs" / hub.digest(REPO, "Tiny-Q4_K_M.gguf")
+    link = cached / "snapshots" / REVISION / "Tiny-Q4_K_M.gguf"
+    for path in (blob, link):
+        path.parent.mkdir(parents=True)
+    blob.write_bytes(BIG)
+    link.symlink_to(blob)
+    assert luced_pull(hub, tmp_path, f"hf:{REPO}").stdout == f"{link}\n"
+    assert hub.ranges == []
+    assert luced_pull(hub, tmp_path, f"hf:{REPO}:Q8_0").returncode == 0
+    assert len(hub.ranges) == 1
+
+
 def test_the_command_fails_with_remedy_and_status(hub: FakeHub, tmp_path: Path) -> None:
     done = luced_pull(hub, tmp_path, "hf:maker/nosuch")
     assert done.returncode == 65
