@@ -65,7 +65,7 @@ class Generate:
     boundaries: list[int] = field(default_factory=list)  # token counts where a message ends
     priority: str = "interactive"  # interactive > agent > batch
     tenant: str = ""
-    client: int = 0  # fairness is among clients
+    client: int = 0  # fairness is among tenants, and among a tenant's clients
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from operator import attrgetter
 from luced.engine.sequence import Request, Sequence
 from luced.engine.slots import Slots
 
-_rank = attrgetter("rank")
+_rank, _tenant, _client = attrgetter("rank"), attrgetter("tenant"), attrgetter("tenant", "client")
 
 
 class Running:
@@ -50,15 +50,17 @@ class Running:
         return [sequence for sequence in self.sequences if sequence.request.paused]
 
     def victim(self, sequence: Sequence) -> Sequence | None:
-        """Who must make room for `sequence` to start: the worst, if paused or of a lower class; else, where its client
-        has nothing running in its class, the worst of the client that has most."""
+        """Who must make room for `sequence` to start: the worst, if paused or of a lower class; else, where its tenant
+        has nothing running in its class, the worst of the tenant that has most; and so for its client."""
         if not self.sequences:
             return None
         if self.worst.request.paused or self.worst.priority > sequence.priority:
             return self.worst
         peers = [s for s in self.sequences if s.priority == sequence.priority]
-        n_running = Counter(s.client for s in peers)
-        if not peers or n_running[sequence.client]:
-            return None
-        client, most = n_running.most_common(1)[0]
-        return next(s for s in reversed(peers) if s.client == client) if most > 1 else None
+        for owner in (_tenant, _client):
+            n_running = Counter(owner(s) for s in peers)
+            if peers and not n_running[owner(sequence)]:
+                greediest, most = n_running.most_common(1)[0]
+                if most > 1:
+                    return next(s for s in reversed(peers) if owner(s) == greediest)
+        return None

@@ -21,7 +21,7 @@ from luced.errors import ModelError
 from luced.link import Failed, Finished, Generate, Message, Progress, Tokens
 
 CHUNK = 64  # prompts are cut at absolute multiples of this, so that equal prompts give equal chunks
-_rows_had = attrgetter("n_rows")
+_served = attrgetter("served")
 _REASONS = {STOP: "stop", LENGTH: "length"}
 
 
@@ -34,14 +34,13 @@ class Scheduler:
         self.n_vocab = model.n_vocab
         self.n_batch = model.n_batch
         self.requests: dict[int, Request] = {}
-        self.n_steps = 0
-        self.n_rows = 0
+        self.n_steps = self.n_rows = self.n_preempted = 0
         self.n_cached = 0  # prompt tokens that came from the cache
-        self.n_preempted = 0
         self._running = Running(min(model.n_seqs, max(1, model.n_batch // 2)))  # so that prompts go on beside them
         self._classes = tuple(Clients() for _ in CLASSES)
         self._chunks: dict[Sequence, Chunk] = {}  # of the step that is being planned
-        self._blocked = False  # the next to start did not fit, and nothing has changed since
+        self._blocked: Sequence | None = None  # the next to start did not fit, and nothing has changed since
+        self._tried = False  # in this plan, and nobody who is after it may start
         self._n_arrived = 0
 
     # ---- requests ----
@@ -76,7 +75,7 @@ class Scheduler:
         """No more rows for it. Its pages are the first to go where others need some, and go at keep_until_s."""
         if request := self.requests.get(request_id):
             self._running.set_paused(request, True)
-            self._blocked = False
+            self._blocked, self._tried = None, False
             request.keep_until_s = keep_until_s
             for sequence in request.sequences:
                 if sequence.queued:
@@ -93,17 +92,17 @@ class Scheduler:
 
     def expire(self, now: float) -> float | None:
         """Takes the pages of those that have been paused for too long; when the next one will have been."""
-        paused = self._running.paused()
-        for sequence in paused:
+        for sequence in self._running.paused():
             if sequence.request.keep_until_s <= now:
                 self._preempt(sequence)
-        return min((s.request.keep_until_s for s in paused if s.slot >= 0), default=None)
+        return min((s.request.keep_until_s for s in self._running.paused()), default=None)
 
     # ---- plan ----
 
     def plan(self, now: float) -> Plan | None:
         """The next step; None: there is nothing to do."""
         chunks = self._chunks = {}
+        self._tried = False
         for sequence in [s for s in self._running.sequences if not (s.queued or s.request.paused)]:
             if sequence.slot >= 0 and self._n_rows(sequence, 1):  # else a better one has taken its place
                 self._add(sequence, 1)
@@ -124,12 +123,12 @@ class Scheduler:
         return Plan(rows, copies, sum(len(chunk.tokens) for chunk in rows), sum(chunk.n_out for chunk in rows))
 
     def _fill(self, n_left: int, now: float) -> None:
-        """Adds n_left rows of prompts: of the best class first, and in it of the client that has had the fewest."""
+        """Adds n_left rows of prompts: of the best class first, and in it in turn (Clients)."""
         has_prompts = False
         for clients in self._classes:
             turn = clients.waiting()
             while turn and n_left:
-                client = min(turn, key=_rows_had)
+                client = min(turn, key=_served)
                 sequence = client.next
                 n_rows = 0
                 if sequence.slot >= 0 or self._start(sequence, now):
@@ -161,12 +160,13 @@ class Scheduler:
 
     def _start(self, sequence: Sequence, now: float) -> bool:
         """Gives it a slot and page tables. False: it must wait for others to end."""
-        if self._blocked:
+        if self._tried or self._blocked is sequence:
+            self._tried = True
             return False
         while self._running.is_full or not self.cache.start(sequence, self._running.sequences):
             victim = self._running.victim(sequence)
             if victim is None:
-                self._blocked = True
+                self._blocked, self._tried = sequence, True
                 return False
             self._preempt(victim)
         self._running.add(sequence)
@@ -248,13 +248,13 @@ class Scheduler:
             sequence.held = True
             return
         self._classes[sequence.priority].queue(sequence)
-        self._blocked = False
+        self._blocked, self._tried = None, False
 
     def _stop(self, sequence: Sequence) -> None:
         """Its slot and its pages are for others."""
         self._running.remove(sequence)
         self.cache.release(sequence)
-        self._blocked = False
+        self._blocked, self._tried = None, False
 
     def _end(self, sequence: Sequence) -> None:
         sequence.ended = True

@@ -204,7 +204,7 @@ class Policy(RuleBasedStateMachine):
         self.scheduler.cache.prefix.clear()
         assert all(pool.n_free == pool.n_pages for pool in self.scheduler.cache.pools)
         assert self.scheduler._running._slots.n_free == min(self.model.n_seqs, max(1, self.model.n_batch // 2))
-        assert not any(clients._by_id for clients in self.scheduler._classes)
+        assert not any(clients._clients or clients._tenants for clients in self.scheduler._classes)
 
     def check_answer(self, request_id: int, generate: Generate, choice: int) -> None:
         tokens, reason = alone(self.model.groups, generate, choice)

@@ -51,6 +51,26 @@ def test_five_hundred_wait_and_who_has_one_is_not_behind_them() -> None:
     bench.check(late, *greedy)
 
 
+def test_one_user_with_many_connections_is_one_user() -> None:
+    bench = Bench(FakeModel((GroupSpec("full", 400),), n_seqs=4))
+    greedy = [bench.submit(prompt(5, i), 20, client=i, tenant="a") for i in range(200)]
+    for _ in range(5):
+        bench.step()
+    late = bench.submit(prompt(5, 999), 4, client=1000, tenant="b")
+    assert late.id in bench.scheduler.waiting()[:2]
+    bench.step()
+    assert late.id in rows(bench.step())  # somebody of `a` had to make room
+    had = {"a": 0, "b": 0}
+    more = bench.submit(prompt(64, 7), 4, client=1001, tenant="b")
+    while not any(isinstance(m, Finished) and m.id == more.id for m in bench.messages):
+        for chunk in bench.step().chunks:
+            had[chunk.sequence.tenant] += len(chunk.tokens)
+    assert had["b"] >= 68
+    assert had["a"] < 3 * had["b"]
+    bench.run()
+    bench.check(late, more, *greedy)
+
+
 def test_a_paused_request_gets_no_rows_and_goes_on_where_it_stood() -> None:
     bench = Bench(FakeModel())
     one, other = bench.submit(prompt(20), 10), bench.submit(prompt(8, 5), 30, client=2)
