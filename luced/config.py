@@ -55,6 +55,8 @@ SETTINGS = (
 SAMPLING = tuple(f for f in messages.SAMPLING if f.type in ("int", "float") and f.default is not None and f.name != "n")
 MODEL_SETTINGS = (*SAMPLING, N_CTX, KV_TYPE)  # of [models."name"]
 TABLES = ("aliases", "models")
+# As its makers advise; at the usual temperature a model this small rambles.
+MODELS = {"smollm2-135m-instruct": {"temperature": 0.2, "top_p": 0.9}}
 PATHS = ("model_dirs", "pull_dir", "inference_socket")
 
 
@@ -106,6 +108,7 @@ def load(**flags: object) -> Config:
     config_home = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     pull_dir = _default_pull_dir(home)
     given = _Given({"socket": user_socket(), "pull_dir": pull_dir})
+    given.add(DEFAULT, {"models": MODELS})
     for path in (SYSTEM_FILE, config_home / "luce" / "luced.toml"):
         given.add(str(path), _read_file(path, home))
     given.add_environment(home)
