@@ -11,6 +11,7 @@ import trio.testing
 
 import luce
 from luce import AsyncClient, Client, LuceError, Progress, Text, wire
+from luce.aio_streams import AsyncStream
 from tests.clients.fake import FakeDaemon
 
 
@@ -36,7 +37,7 @@ def test_same_surface() -> None:
         return {name for name in dir(kind) if not name.startswith("_")}
 
     assert public(luce.AsyncClient) == public(Client)
-    assert public(luce.aio.AsyncStream) - {"aclose"} == public(luce.Stream) - {"close"}
+    assert public(AsyncStream) - {"aclose"} == public(luce.Stream) - {"close"}
 
 
 async def test_chat(client: AsyncClient) -> None:
