@@ -25,12 +25,17 @@ SYSTEM_FILE = Path("/etc/luce/luced.toml")
 SYSTEM_MODELS = Path("/var/lib/luce/models")
 FIRST_INHERITED_FD = 3  # SD_LISTEN_FDS_START of systemd
 ISAS = ("auto", "baseline", "avx2", "avx512")
-KV_TYPES = ("f32", "f16", "bf16", "q8_0")
 DEFAULT, COMMAND_LINE = "default", "command line"
 
 MAX_CTX = 1 << 24
 N_CTX = Field("n_ctx", "int", "Tokens of context of each model. 0: what it was trained for.", 0, 0, MAX_CTX)
-KV_TYPE = Field("kv_type", "str", "Type of the KV cache.", "f16", choices=KV_TYPES)
+KV_TYPE = Field("kv_type", "str", "Type of the KV cache.", "f16", choices=messages.KV_TYPES)
+KEEP_ALIVE = Field(
+    "keep_alive",
+    "duration",
+    'How long a model stays in memory after its last request, like "10m". Negative: for ever. 0: not at all.',
+    "5m",
+)
 
 # What a file may set. `socket` is not among them: clients find it by the environment alone.
 SETTINGS = (
@@ -42,6 +47,7 @@ SETTINGS = (
     Field("n_threads", "int", "CPU threads. 0: one for each core.", 0, 0, 1024),
     N_CTX,
     KV_TYPE,
+    KEEP_ALIVE,
     Field("n_batch", "int", "Most tokens of a step.", 512, 1, 8192),
     Field("inference_socket", "str", "Also listen here, for inference alone: may be mounted in containers.", ""),
     Field("operator_group", "str", "Whose members are operators, like root and the daemon's own user.", ""),
@@ -53,7 +59,7 @@ SETTINGS = (
     Field("cache_bytes", "int", "Bytes of the KV cache of each model. 0: what fits.", 0, 0, 1 << 60),
 )
 SAMPLING = tuple(f for f in messages.SAMPLING if f.type in ("int", "float") and f.default is not None and f.name != "n")
-MODEL_SETTINGS = (*SAMPLING, N_CTX, KV_TYPE)  # of [models."name"]
+MODEL_SETTINGS = (*SAMPLING, N_CTX, KV_TYPE, KEEP_ALIVE)  # of [models."name"]
 TABLES = ("aliases", "models")
 # As its makers advise; at the usual temperature a model this small rambles.
 MODELS = {"smollm2-135m-instruct": {"temperature": 0.2, "top_p": 0.9}}
@@ -75,6 +81,7 @@ class Config:
     n_threads: int = 0
     n_ctx: int = 0
     kv_type: str = "f16"
+    keep_alive: str | float = "5m"
     n_batch: int = 512
     cache_bytes: int = 0
     inference_socket: Path | None = None

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from luce.errors import LuceError
+from luce.messages import KV_TYPES
 from luced import config
-from luced.config import ISAS, KV_TYPES
+from luced.config import ISAS
 
 if TYPE_CHECKING:
     from luced.gguf.catalogue import Catalogue, Entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,16 @@ class Cpu:
     def __init__(self, isa: str = "auto", n_threads: int = 0) -> None:
         """ModelError: no kernels, or no such instruction set here."""
         self.context = Context(abi.Isa[isa.upper()], n_threads)
+        self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()
+        self._touched_before = _anonymous_bytes()
         info = self.context.info()
         self.device_name, self.isa, self.n_threads = info.name.decode(), abi.Isa(info.isa).name.lower(), info.n_threads
 
     def free_bytes(self) -> int:
-        """Memory that can still be had, by the kernel's own estimate and this process's control group."""
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
-        return 1 << 62
+        """Memory that can still be had: what the kernel says, less what was allocated here and not touched yet."""
+        allocated = sum(memory.n_bytes for memory in self._memories)
+        touched = _anonymous_bytes() - self._touched_before
+        return _field("/proc/meminfo", "MemAvailable", 1 << 62) - max(0, allocated - touched)
 
     def allocate(self, storages: list[Storage], offsets: list[int] | None = None) -> Memory:
         """Zeroed memory for these storages, side by side or at `offsets`; writes the constants."""
@@ -44,11 +46,16 @@ class Cpu:
                 offsets.append(end)
                 end += aligned(s.n_bytes)
         n_bytes = max((o + aligned(s.n_bytes) for s, o in zip(storages, offsets, strict=True)), default=0)
-        memory = Memory(n_bytes)
+        memory = self.reserve(n_bytes)
         for s, offset in zip(storages, offsets, strict=True):
             s.pointer = memory.pointer + offset
             if s.kind == "constant":
                 memory.bytes[offset : offset + s.n_bytes] = np.frombuffer(s.data, np.uint8)
+        return memory
+
+    def reserve(self, n_bytes: int) -> Memory:
+        memory = Memory(n_bytes)
+        self._memories.add(memory)
         return memory
 
     def bind(self, storage: Storage) -> None:
@@ -100,7 +107,7 @@ class Program:
             self._context.workspace_bytes(op, args) if "workspace" in call.args else 0
             for call, (op, args) in zip(calls, ops, strict=True)
         ]
-        self._workspace = Memory(max(needs, default=0))
+        self._workspace = device.reserve(max(needs, default=0))
         for (_, args), need in zip(ops, needs, strict=True):
             if need:
                 args.workspace = _describe(self._workspace.pointer, "U8", (need,), (1,))
@@ -112,6 +119,19 @@ class Program:
 
     def take_fault(self) -> abi.FaultCode:
         return self._context.take_fault()
+
+
+def _anonymous_bytes() -> int:
+    """Memory of this process that is no file's."""
+    return _field("/proc/self/status", "RssAnon", 0)
+
+
+def _field(file: str, name: str, default: int) -> int:
+    """Bytes of a line `name:  n kB`."""
+    for line in Path(file).read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) << 10
+    return default
 
 
 def _tensor(value: Value) -> abi.Tensor:

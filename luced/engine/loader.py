@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from luced.models.spec import Group, Spec
 from luced.models.weights import Weights
 
 PAGE_SIZE = 32
+MIN_CTX = 512  # of a model whose context was not asked for
 N_SEQS = 64  # sequences of a step
 SHARE_OF_FREE = 0.5  # of what is free beside the weights: what KV pages take at most, unless told
 N_WINDOWS = 16  # sequences whose windows fit side by side
@@ -103,23 +105,28 @@ def _plan_cache(
     page_bytes = {g.name: PAGE_SIZE * cell * len(g.layers) for g in spec.groups}
     wanted = n_ctx or spec.n_ctx
     n_weights = sum(t.n_bytes for t in file.tensors.values())
-    budget = cache_bytes or int(max(0, device.free_bytes() - n_weights) * SHARE_OF_FREE)
+    free = device.free_bytes()
+    budget = cache_bytes or int(max(0, free - n_weights) * SHARE_OF_FREE)
     # Enough for four conversations of full length, or for what there is.
     n_full = 4 * _pages(wanted)
     n_window = {g.name: min(n_full, N_WINDOWS * _window_pages(g, n_batch)) for g in spec.groups if g.window}
-    budget -= sum(n * page_bytes[name] for name, n in n_window.items())
+    near_bytes = sum(n * page_bytes[name] for name, n in n_window.items())
+    budget -= near_bytes
     full = [g for g in spec.groups if not g.window]
     per_page = sum(page_bytes[g.name] for g in full)
     if per_page:
         n_full = max(0, min(n_full, budget // per_page))
     fits = min(wanted, (n_full - 1) * PAGE_SIZE)  # one page spare, for copies on write
-    if fits < min(wanted, 512) or (n_ctx and fits < n_ctx):
+    least = min(wanted, n_ctx or MIN_CTX)
+    if fits < least:
         raise ModelError(
             "no_memory",
             f"{wanted} tokens of context need {_pages(wanted) * per_page >> 20} MiB of KV pages,"
             f" {max(0, budget) >> 20} MiB are free beside {n_weights >> 20} MiB of weights",
             n_ctx=wanted,
-            free_bytes=max(0, budget),
+            lack_bytes=math.inf
+            if cache_bytes
+            else int((_pages(least) * per_page + near_bytes) / SHARE_OF_FREE) + n_weights - free,
         )
     groups = tuple(GroupSpec(g.name, n_window.get(g.name, n_full), g.window) for g in spec.groups)
     return fits, groups
@@ -153,7 +160,11 @@ def _check_fits(runner: Runner) -> None:
     need, free = sum(runner.memory.values()), runner.device.free_bytes()
     if need > free:
         ledger = ", ".join(f"{name} {n >> 20} MiB" for name, n in runner.memory.items())
-        raise ModelError("no_memory", f"the model needs {need >> 20} MiB ({ledger}), {free >> 20} MiB are free")
+        raise ModelError(
+            "no_memory",
+            f"the model needs {need >> 20} MiB ({ledger}), {free >> 20} MiB are free",
+            lack_bytes=need - free,
+        )
 
 
 def _weights(runner: Runner) -> tuple[list[Storage], list[Storage]]:

@@ -170,7 +170,7 @@ class Worker:
             self._loading.pop(name).slices.close()
         elif name in self._residents:
             resident = self._residents.pop(name)
-            error = RequestError("unknown_model", f"{name} was unloaded", model=name).to_wire()
+            error = RequestError("cancelled", f"{name} was unloaded", model=name).to_wire()
             messages += [link.Failed(request_id, error) for request_id in resident.scheduler.requests]
             resident.model.close()
         return [*messages, link.Unloaded(name)]
@@ -188,7 +188,9 @@ class Worker:
             resident = self._residents[name] = Resident(loading.load, end.value, time.monotonic() - loading.started_s)
             return [resident.loaded]
         except MemoryError:
-            return self._refuse(name, ModelError("no_memory", f"there is not enough memory to load {name}", model=name))
+            return self._refuse(
+                name, ModelError("no_memory", f"there is not enough memory to load {name}", lack_bytes=1)
+            )
         except LuceError as error:
             return self._refuse(name, error)
         if now - loading.reported_s < REPORT_S:

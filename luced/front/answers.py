@@ -12,8 +12,8 @@ from luced.errors import EngineError, RequestError
 from luced.front.call import Call
 from luced.front.choice import Choice, Piece
 from luced.front.request import EngineRequest
+from luced.front.resident import Resident
 from luced.front.texts import Text
-from luced.gguf.catalogue import Entry
 from luced.text.chat import Prompt
 
 SAMPLING = {
@@ -26,23 +26,24 @@ MAX_RERUNS = 2  # of a request that had said nothing when the engine died
 class Answer:
     """A running request, as `status` shows it, and what it has said so far."""
 
-    def __init__(self, call: Call, entry: Entry, text: Text, prompt: Prompt) -> None:
+    def __init__(self, call: Call, resident: Resident, text: Text, prompt: Prompt) -> None:
         self.call = call
-        self.entry = entry
+        self.entry = resident.entry
         self.phase = ""
         self.choices: list[Choice] = []
         self._running: EngineRequest | None = None
         self.n_prompt = len(prompt.tokens)
+        self._resident = resident  # which the caller holds
         self._text = text
         self._prompt = prompt
-        settings = call.daemon.config.of_model(entry.names)
+        settings = call.daemon.config.of_model(resident.entry.names)
         self._params = call.params | {name: settings[name] for name in settings.keys() & SAMPLING - call.given}
         # 53 bits: what the numbers of every client's language hold.
         self._seed: int = secrets.randbits(53) if call.params["seed"] is None else call.params["seed"]
         self._with_logprobs = call.params["logprobs"] is not None
         self._has_spoken = False
         self._load_s = 0.0
-        call.model = entry.name
+        call.model = self.entry.name
 
     def describe(self) -> dict[str, Any]:
         """For `status`."""
@@ -83,12 +84,9 @@ class Answer:
         self._enter("load")
         begin = time.monotonic()
         try:
-            return await self.call.daemon.residency.loaded(self.entry.name, self.entry.path, self._tell_loading)
+            return await self.call.daemon.residency.loaded(self._resident, self.call.tell_loading)
         finally:
             self._load_s += time.monotonic() - begin
-
-    async def _tell_loading(self, done: int, total: int) -> None:
-        await self.call.notify("progress", phase="load", done=done, total=total, cached=0)
 
     def _request(self, loaded: link.Loaded) -> link.Generate:
         """RequestError: it does not fit the context, or names tokens that the model does not have."""

@@ -64,6 +64,10 @@ class Call:
     def age_s(self) -> float:
         return time.monotonic() - self.started_at
 
+    async def tell_loading(self, done: int, total: int) -> None:
+        """Bytes of the model."""
+        await self.notify("progress", phase="load", done=done, total=total, cached=0)
+
     async def notify(self, name: str, **fields: Any) -> None:
         """Waits while the client reads more slowly than we write."""
         await self.session.send(wire.notification(name, {"id": self.id, **fields}))

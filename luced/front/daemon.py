@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import math
 import os
 import secrets
 import signal
@@ -67,6 +68,7 @@ class Daemon:
         async with trio.open_nursery() as engine:
             engine.start_soon(self.supervisor.run)
             async with trio.open_nursery() as sessions, trio.open_nursery() as nursery:
+                nursery.start_soon(self.residency.run)
                 for listener in filter(None, (self.listener, self.inference)):
                     nursery.start_soon(self._accept, listener, sessions)
                     log.info(entry(f"listening at {listener.path}", mode=f"{listener.mode:04o}", group=listener.group))
@@ -147,7 +149,7 @@ async def serve(config: Config, listener: Listener, preload: Sequence[str], infe
     daemon = Daemon(config, listener, inference=inference)
     for name in preload:
         entry = daemon.catalogue.find(name)
-        daemon.residency.want(entry.name, entry.path)
+        daemon.residency.want(entry).keep_alive_s = math.inf
     async with trio.open_nursery() as nursery:
         await nursery.start(_stop_on_signal, daemon, nursery.cancel_scope)
         await daemon.run()

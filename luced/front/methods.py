@@ -63,18 +63,18 @@ async def hello(call: Call) -> dict[str, Any]:
 
 async def chat(call: Call) -> dict[str, Any]:
     entry = await _find(call)
-    call.daemon.residency.want(entry.name, entry.path)  # the prompt is made while the model loads
-    text = await call.daemon.texts.of(entry)
-    prompt = await text.chat(call.params["messages"])
-    return await Answer(call, entry, text, prompt).run()
+    with call.daemon.residency.hold(entry, call.params["keep_alive"]) as resident:  # it loads while the prompt is made
+        text = await call.daemon.texts.of(entry)
+        prompt = await text.chat(call.params["messages"])
+        return await Answer(call, resident, text, prompt).run()
 
 
 async def complete(call: Call) -> dict[str, Any]:
     entry = await _find(call)
-    call.daemon.residency.want(entry.name, entry.path)
-    text = await call.daemon.texts.of(entry)
-    prompt = await text.prompt(call.params["prompt"])
-    return await Answer(call, entry, text, prompt).run()
+    with call.daemon.residency.hold(entry, call.params["keep_alive"]) as resident:
+        text = await call.daemon.texts.of(entry)
+        prompt = await text.prompt(call.params["prompt"])
+        return await Answer(call, resident, text, prompt).run()
 
 
 async def tokenize(call: Call) -> dict[str, Any]:
@@ -103,6 +103,23 @@ async def models(call: Call) -> dict[str, Any]:
         hidden = "it cannot be used"
         rows = [row | {"path": "", "settings": {}, "problem": row["problem"] and hidden} for row in rows]
     return {"models": [row | {"state": daemon.residency.state(row["name"])} for row in rows]}
+
+
+async def load(call: Call) -> dict[str, Any]:
+    params = call.params
+    began_at = time.monotonic()
+    with call.daemon.residency.hold(
+        await _find(call), params["keep_alive"], params["n_ctx"], params["kv_type"]
+    ) as resident:
+        await call.daemon.residency.loaded(resident, call.tell_loading)
+    return {"model": resident.describe(), "load_s": time.monotonic() - began_at}
+
+
+async def unload(call: Call) -> dict[str, Any]:
+    residency, name = call.daemon.residency, call.params["model"]
+    if name not in residency.residents:  # else its file may be gone
+        name = (await _find(call)).name
+    return {"unloaded": await residency.unload(name, call.params["force"])}
 
 
 async def status(call: Call) -> dict[str, Any]:
@@ -150,6 +167,8 @@ HANDLERS: dict[str, Handler] = {
     "detokenize": detokenize,
     "template": template,
     "models": models,
+    "load": load,
+    "unload": unload,
     "status": status,
     "subscribe": subscribe,
     "cancel": cancel,

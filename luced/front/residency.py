@@ -1,22 +1,30 @@
-"""Which models the engine holds. A load is asked for once, however many requests wait for it."""
+"""Which models the engine holds, for whom and until when.
+
+A load is asked for once, however many requests wait for it. A model that no request holds leaves when its time is
+over, or before that where another one does not fit: then the least recently used leaves first.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import trio
 
 from luce.errors import LuceError, from_wire
+from luce.fields import seconds
 from luced import link
 from luced.config import Config
-from luced.errors import EngineError
-from luced.front.journal import entry
+from luced.errors import EngineError, RequestError
+from luced.front.journal import entry as line
+from luced.front.resident import Resident, n_bytes
 from luced.front.supervisor import Supervisor
+from luced.gguf.catalogue import Entry
 
 MAX_DEATHS = 2  # of the engine while it loads one model; then the load has failed
 
@@ -25,45 +33,78 @@ log = logging.getLogger("luced.residency")
 OnProgress = Callable[[int, int], Awaitable[None]]  # done, total bytes
 
 
-@dataclass
-class Resident:
-    """A model that the engine holds or is about to. `changed` is set, and replaced, at every change."""
-
-    name: str
-    path: Path
-    loaded: link.Loaded | None = None
-    error: LuceError | None = None
-    done_bytes: int = 0
-    total_bytes: int = 0
-    since: float = 0.0  # Unix time at which it was loaded
-    n_deaths: int = 0
-    changed: trio.Event = field(default_factory=trio.Event)
-
-    def change(self) -> None:
-        self.changed.set()
-        self.changed = trio.Event()
-
-
 class Residency:
     def __init__(self, supervisor: Supervisor, config: Config) -> None:
         self.residents: dict[str, Resident] = {}
+        self._leaving: dict[str, deque[trio.Event]] = {}  # the engine has been told to unload them; set when it has
+        self._timed = trio.Event()  # set, and replaced, when a model gets a time to leave at
         self._supervisor = supervisor
         self._config = config
         supervisor.models = self
 
-    def want(self, name: str, path: Path) -> Resident:
-        """Sees to it that the model is loaded or being loaded. EngineError: the engine does not start."""
+    async def run(self) -> None:
+        """Unloads models when their time is over. Never returns."""
+        while True:
+            timed = self._timed
+            for resident in list(self.residents.values()):
+                if resident.leaves_at <= trio.current_time():
+                    log.info(line("unloaded", model=resident.name, idle_s=resident.keep_alive_s))
+                    self._unload(resident)
+            with trio.move_on_at(min((r.leaves_at for r in self.residents.values()), default=math.inf)):
+                await timed.wait()
+
+    def want(self, entry: Entry, n_ctx: int | None = None, kv_type: str | None = None) -> Resident:
+        """Sees to it that the model is loaded or being loaded. What is None may be as it is, or else as configured.
+
+        EngineError: the engine does not start. RequestError("busy"): it is used with other settings.
+        """
         if self._supervisor.state == "failed":
             raise self._supervisor.failure()
-        resident = self.residents.get(name)
+        resident = self.residents.get(entry.name)
+        if resident is not None and not resident.suits(n_ctx, kv_type):
+            if resident.n_users:
+                raise in_use(resident)
+            self._unload(resident)
+            resident = None
         if resident is None:
-            resident = self.residents[name] = Resident(name, path)
+            config = self._config
+            settings: dict[str, Any] = {
+                "n_ctx": config.n_ctx,
+                "kv_type": config.kv_type,
+                "keep_alive": config.keep_alive,
+            }
+            settings |= config.of_model(entry.names)
+            resident = self.residents[entry.name] = Resident(
+                entry,
+                settings["n_ctx"] if n_ctx is None else n_ctx,
+                settings["kv_type"] if kv_type is None else kv_type,
+                seconds(settings["keep_alive"]),
+            )
             self._load(resident)
         return resident
 
-    async def loaded(self, name: str, path: Path, on_progress: OnProgress) -> link.Loaded:
-        """Waits for the model. LuceError: it was refused, or the engine died of it."""
-        resident = self.want(name, path)
+    @contextmanager
+    def hold(
+        self,
+        entry: Entry,
+        keep_alive: str | float | None = None,
+        n_ctx: int | None = None,
+        kv_type: str | None = None,
+    ) -> Iterator[Resident]:
+        """The model, loaded or being loaded: it stays while it is held, and for `keep_alive` after that. As `want`."""
+        resident = self.want(entry, n_ctx, kv_type)
+        if keep_alive is not None:
+            resident.keep_alive_s = seconds(keep_alive)
+        resident.n_users += 1
+        resident.leaves_at = math.inf
+        try:
+            yield resident
+        finally:
+            resident.n_users -= 1
+            self._leave_later(resident)
+
+    async def loaded(self, resident: Resident, on_progress: OnProgress) -> link.Loaded:
+        """Waits for a model that is held. LuceError: it was refused or unloaded, or the engine died of it."""
         while resident.loaded is None:
             changed = resident.changed
             if resident.error is not None:
@@ -73,6 +114,17 @@ class Residency:
             await changed.wait()
         return resident.loaded
 
+    async def unload(self, name: str, force: bool) -> bool:
+        """Waits until its memory is free. False: it is not there. RequestError("busy"): requests hold it; with force
+        they end."""
+        resident = self.residents.get(name)
+        if resident is None:
+            return False
+        if resident.n_users and not force:
+            raise in_use(resident)
+        await self._unload(resident).wait()
+        return True
+
     def state(self, name: str) -> str:
         resident = self.residents.get(name)
         if resident is None:
@@ -81,17 +133,20 @@ class Residency:
 
     def describe(self) -> list[dict[str, Any]]:
         """The loaded models, for `status`."""
-        return [
-            {"name": r.name, "memory": r.loaded.memory, "context": r.loaded.n_ctx, "since": r.since}
-            for r in self.residents.values()
-            if r.loaded is not None
-        ]
+        return [resident.describe() for resident in self.residents.values() if resident.loaded is not None]
+
+    # ---- the engine ----
 
     def engine_ready(self) -> None:
-        for resident in self.residents.values():
+        """All return, with the settings and the time that they had."""
+        for resident in sorted(self.residents.values(), key=lambda r: (r.n_users > 0, r.used_at), reverse=True):
             self._load(resident)
 
     def engine_lost(self, error: EngineError, hopeless: bool) -> None:
+        for leaving in self._leaving.values():
+            for gone in leaving:
+                gone.set()
+        self._leaving.clear()
         for resident in list(self.residents.values()):
             if resident.loaded is None and resident.total_bytes:
                 resident.n_deaths += 1
@@ -100,7 +155,14 @@ class Residency:
                 self._drop(resident, error)
 
     def receive(self, message: link.Loading | link.Loaded | link.Unloaded | link.Refused) -> None:
-        resident = self.residents.get(message.model)
+        name = message.model
+        if name in self._leaving:  # what is said until it is gone is not of the one that may have come after it
+            if isinstance(message, link.Unloaded):
+                self._leaving[name].popleft().set()
+                if not self._leaving[name]:
+                    del self._leaving[name]
+            return
+        resident = self.residents.get(name)
         if resident is None:
             return
         match message:
@@ -109,19 +171,63 @@ class Residency:
                 resident.change()
             case link.Loaded():
                 resident.loaded, resident.since, resident.n_deaths = message, time.time(), 0
-                log.info(entry("loaded", model=message.model, context=message.n_ctx, load_s=message.load_s))
+                log.info(line("loaded", model=name, context=message.n_ctx, load_s=message.load_s))
+                if not resident.n_users and resident.leaves_at == math.inf:
+                    self._leave_later(resident)
                 resident.change()
             case link.Refused():
-                self._drop(resident, from_wire(message.error))
-            case link.Unloaded():
-                del self.residents[message.model]
+                self._refused(resident, from_wire(message.error))
 
     def _load(self, resident: Resident) -> None:
-        config = self._config
-        self._supervisor.send(link.Load(resident.name, str(resident.path), config.n_ctx, config.kv_type))
+        self._supervisor.send(link.Load(resident.name, str(resident.entry.path), resident.n_ctx, resident.kv_type))
+
+    def _unload(self, resident: Resident) -> trio.Event:
+        """The event is set when its memory is free. Who waits for it gets an error, as do its requests."""
+        del self.residents[resident.name]
+        resident.error = RequestError("cancelled", f"{resident.name} was unloaded")
+        resident.change()
+        gone = trio.Event()
+        if self._supervisor.ready is None:
+            gone.set()
+        else:
+            self._leaving.setdefault(resident.name, deque()).append(gone)
+            self._supervisor.send(link.Unload(resident.name))
+        return gone
+
+    def _refused(self, resident: Resident, error: LuceError) -> None:
+        """Where only memory is lacking, the model that was not used for the longest time makes room, if that can help;
+        the engine frees it before it tries again."""
+        others = [r for r in self.residents.values() if r is not resident and r.loaded is not None]
+        idle = [r for r in others if not r.n_users]
+        lack_bytes = error.data.get("lack_bytes", math.inf)
+        if error.name == "no_memory" and lack_bytes <= sum(map(n_bytes, idle)):
+            oldest = min(idle, key=lambda r: r.used_at)
+            log.info(line("unloaded", model=oldest.name, makes_room_for=resident.name))
+            self._unload(oldest)
+            self._load(resident)
+            return
+        if error.name == "no_memory":
+            error.data["models"] = {r.name: n_bytes(r) for r in others}
+            if lack_bytes <= sum(map(n_bytes, others)):
+                names = ", ".join(r.name for r in others if r.n_users)
+                error = RequestError("busy", f"{error.message}; requests use {names}", **error.data)
+        self._drop(resident, error)
 
     def _drop(self, resident: Resident, error: LuceError) -> None:
-        log.error(entry("not loaded", model=resident.name, error=error.name, message=error))
+        log.error(line("not loaded", model=resident.name, error=error.name, message=error))
         del self.residents[resident.name]
         resident.error = error
         resident.change()
+
+    def _leave_later(self, resident: Resident) -> None:
+        """Its time begins, unless requests hold it."""
+        resident.used_at = trio.current_time()
+        if not resident.n_users:
+            resident.leaves_at = resident.used_at + resident.keep_alive_s
+            self._timed.set()
+            self._timed = trio.Event()
+
+
+def in_use(resident: Resident) -> RequestError:
+    what = f"{resident.n_users} requests use {resident.name}"
+    return RequestError("busy", what, "wait until they have ended", model=resident.name, requests=resident.n_users)

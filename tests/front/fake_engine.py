@@ -69,6 +69,8 @@ class FakeEngine:
         match message:
             case link.Load():
                 self.load(message)
+            case link.Unload():
+                self.send(link.Unloaded(message.model))
             case link.Generate():
                 self.waiting[message.id] = self.run(message)
                 self.advance(message.id)

@@ -8,11 +8,13 @@ import pytest
 
 from luce import api, errors, messages, wire
 from luce.errors import LuceError
+from luce.fields import seconds
 from luce.messages import BY_NAME, METHODS, NOTIFICATIONS, SAMPLING, check
 from luce.structs import TYPES
 
 CHAT = BY_NAME["chat"]
 HELLO = [{"role": "user", "content": "hello"}]
+NAN, INFINITE = float("nan"), float("inf")
 
 
 def test_table_is_consistent() -> None:
@@ -20,9 +22,18 @@ def test_table_is_consistent() -> None:
     notifications = {n.name for n in NOTIFICATIONS}
     for method in METHODS:
         assert set(method.notifications) <= notifications
-    plain = {"str", "int", "float", "bool", "bytes", "map", "str|list[int]", "map[int,float]", "map[str,int]"} | {
-        t.name for t in TYPES
-    }
+    plain = {
+        "str",
+        "int",
+        "float",
+        "bool",
+        "bytes",
+        "map",
+        "duration",
+        "str|list[int]",
+        "map[int,float]",
+        "map[str,int]",
+    } | {t.name for t in TYPES}
     lists = {f"list[{name}]" for name in plain}
     owners = [*((m.name, m.params + m.result) for m in METHODS), *((t.name, t.fields) for t in TYPES)]
     for owner, fields in [*owners, *((n.name, n.fields) for n in NOTIFICATIONS)]:
@@ -49,7 +60,15 @@ def test_values_are_read() -> None:
     assert values["seed"] is None
 
 
-NAN, INFINITE = float("nan"), float("inf")
+@pytest.mark.parametrize(
+    ("duration", "wanted"),
+    [
+        *(("10m", 600), ("1h30m", 5400), ("1.5s", 1.5), ("250ms", 0.25), ("90", 90), (90, 90), ("0", 0), (0, 0)),
+        *((-1, INFINITE), ("-1", INFINITE), ("-1s", INFINITE), (-0.5, INFINITE)),
+    ],
+)
+def test_durations(duration: str | float, wanted: float) -> None:
+    assert seconds(duration) == wanted
 
 
 @pytest.mark.parametrize(
@@ -80,6 +99,10 @@ NAN, INFINITE = float("nan"), float("inf")
         ("chat", {"messages": HELLO, "logit_bias": {"x": 1}}, "bad_parameter", "logit_bias"),
         ("chat", {"messages": HELLO, "logit_bias": {"1": INFINITE}}, "bad_parameter", "logit_bias"),
         ("chat", {"messages": HELLO, "priority": "now"}, "bad_parameter", "interactive, agent, batch"),
+        ("chat", {"messages": HELLO, "keep_alive": "10 minutes"}, "bad_parameter", "keep_alive must be duration"),
+        ("chat", {"messages": HELLO, "keep_alive": "1h m"}, "bad_parameter", "keep_alive"),
+        ("chat", {"messages": HELLO, "keep_alive": "inf"}, "bad_parameter", "keep_alive"),
+        ("chat", {"messages": HELLO, "keep_alive": True}, "bad_parameter", "keep_alive"),
         ("complete", {"prompt": [1, "2"]}, "bad_parameter", "prompt must be str|list[int]"),
         ("cancel", {"id": "1"}, "bad_parameter", "id must be int"),
         ("models", {"x": 1}, "unknown_parameter", "models has no parameter 'x'"),

@@ -23,7 +23,7 @@ from .aio_streams import AsyncStream, AsyncSubscription
 from .calls import Ask, Call, Calls, Messages, Received, Sampling
 from .errors import LuceError
 from .paths import find_socket
-from .results import Hello, Model, Prompt, Status, Tokens
+from .results import Hello, Loaded, Model, Prompt, Status, Tokens
 
 T = TypeVar("T")
 RECEIVE_BYTES = 1 << 16
@@ -87,6 +87,21 @@ class AsyncClient:
 
     async def models(self) -> tuple[Model, ...]:
         return await self._ask(calls.models())
+
+    async def load(
+        self,
+        model: str = "",
+        *,
+        n_ctx: int | None = None,
+        kv_type: str | None = None,
+        keep_alive: str | float | None = None,
+    ) -> Loaded:
+        """Bring a model into memory, or change how long it stays. For operators."""
+        return await self._ask(calls.load(model, n_ctx, kv_type, keep_alive))
+
+    async def unload(self, model: str = "", *, force: bool = False) -> bool:
+        """Take a model out of memory; `force` ends the requests that use it. False: it was not there. For operators."""
+        return await self._ask(calls.unload(model, force=force))
 
     async def status(self) -> Status:
         return await self._ask(calls.status())

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 from . import wire
 from .errors import LuceError, from_wire
 from .messages import LEVEL, MAX_FRAME_BYTES, TOPICS
-from .results import Answer, Event, Hello, Model, Progress, Prompt, Status, Text, Tokens, read
+from .results import Answer, Event, Hello, Loaded, Model, Progress, Prompt, Status, Text, Tokens, read
 
 T = TypeVar("T")
 Messages = str | Sequence[Mapping[str, str]]
@@ -44,6 +44,7 @@ class Sampling(TypedDict, total=False):
     stream: bool
     priority: str
     deadline_s: float
+    keep_alive: str | float
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,15 @@ def template(messages: Messages, model: str, system: str | None) -> Ask[Prompt]:
 
 def models() -> Ask[tuple[Model, ...]]:
     return Ask("models", {}, lambda result: tuple(read(Model, model) for model in result["models"]))
+
+
+def load(model: str, n_ctx: int | None, kv_type: str | None, keep_alive: str | float | None) -> Ask[Loaded]:
+    params = {"model": model, "n_ctx": n_ctx, "kv_type": kv_type, "keep_alive": keep_alive}
+    return Ask("load", params, lambda result: read(Loaded, result["model"]))
+
+
+def unload(model: str, *, force: bool) -> Ask[bool]:
+    return Ask("unload", {"model": model, "force": force}, lambda result: bool(result["unloaded"]))
 
 
 def status() -> Ask[Status]:

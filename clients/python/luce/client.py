@@ -22,7 +22,7 @@ from . import calls
 from .calls import Ask, Call, Calls, Messages, Received, Sampling, StreamEvent
 from .errors import LuceError
 from .paths import find_socket
-from .results import Answer, Event, Model, Prompt, Status, Text, Tokens
+from .results import Answer, Event, Loaded, Model, Prompt, Status, Text, Tokens
 
 T = TypeVar("T")
 RECEIVE_BYTES = 1 << 16
@@ -83,6 +83,21 @@ class Client:
 
     def models(self) -> tuple[Model, ...]:
         return self._ask(calls.models())
+
+    def load(
+        self,
+        model: str = "",
+        *,
+        n_ctx: int | None = None,
+        kv_type: str | None = None,
+        keep_alive: str | float | None = None,
+    ) -> Loaded:
+        """Bring a model into memory, or change how long it stays. For operators."""
+        return self._ask(calls.load(model, n_ctx, kv_type, keep_alive))
+
+    def unload(self, model: str = "", *, force: bool = False) -> bool:
+        """Take a model out of memory; `force` ends the requests that use it. False: it was not there. For operators."""
+        return self._ask(calls.unload(model, force=force))
 
     def status(self) -> Status:
         return self._ask(calls.status())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from .errors import LuceError
 
 REQUIRED = object()
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,19 @@ def _read(where: str, f: Field, value: Any, types: Types) -> Any:
     return value
 
 
+def seconds(duration: str | float) -> float:
+    """Of a number, or of text like "90", "10m" or "1h30m"; what is negative is for ever: infinity. ValueError."""
+    if isinstance(duration, str):
+        parts = re.findall(r"([\d.]+)(ms|s|m|h)", duration)
+        sign, text = ("-", duration[1:]) if duration.startswith("-") else ("", duration)
+        if parts and "".join(n + unit for n, unit in parts) == text:
+            duration = float(f"{sign}1") * sum(float(n) * _UNIT_S[unit] for n, unit in parts)
+    value = float(duration)
+    if not math.isfinite(value):
+        raise ValueError
+    return math.inf if value < 0 else value
+
+
 def _short(value: Any) -> str:
     text = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
     return text if len(text) <= 60 else text[:57] + "..."
@@ -136,6 +151,13 @@ def _float(value: Any) -> float:
     return float(value)
 
 
+def _duration(value: Any) -> str | float:
+    if type(value) not in (str, int, float):
+        raise TypeError
+    seconds(value)
+    return value  # type: ignore[no-any-return]  # one of the three
+
+
 def _biases(value: Any) -> dict[int, float]:
     if type(value) is not dict:
         raise TypeError
@@ -147,6 +169,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "int": _just(int),
     "float": _float,
     "bool": _just(bool),
+    "duration": _duration,
     "list[str]": _list_of(str),
     "list[int]": _list_of(int),
     "str|list[int]": lambda value: value if type(value) is str else _list_of(int)(value),

@@ -19,9 +19,17 @@ MAX_FRAME_BYTES = 16 << 20
 MAX_NESTING = 64
 MAX_ITEMS = 1 << 21  # in all the arrays and maps of a frame
 
+KV_TYPES = ("f32", "f16", "bf16", "q8_0")
 MODEL = Field("model", "str", "Name of the model; empty: the default model.", "")
 
 DEADLINE = Field("deadline_s", "float", "Seconds from its arrival; then it ends with `deadline`.", None, 0.001, 1e9)
+KEEP_ALIVE = Field(
+    "keep_alive",
+    "duration",
+    "How long the model stays in memory after its last request; negative: for ever, 0: not at all. The last one that is"
+    " said counts. Absent: as it was, at first what the daemon's configuration says.",
+    None,
+)
 
 SAMPLING = (
     Field("temperature", "float", "0 is greedy.", 0.8, 0, 100),
@@ -43,6 +51,7 @@ SAMPLING = (
     Field("stream", "bool", "Send `text` notifications as the answer grows.", True),
     Field("priority", "str", "Class of the request.", "interactive", choices=("interactive", "agent", "batch")),
     DEADLINE,
+    KEEP_ALIVE,
 )  # fmt: skip
 
 ANSWER = (
@@ -176,6 +185,26 @@ METHODS = (
         (),
         (Field("models", "list[Model]", "All of them."),),
         role="inference",
+    ),
+    Method(
+        "load",
+        "Brings a model into memory, or changes how long it stays. Others that nobody uses make room where they must.",
+        (
+            MODEL,
+            Field("n_ctx", "int", "Tokens of context. 0: what it was trained for. Absent: as configured.", None, 0),
+            Field("kv_type", "str", "Type of the KV cache. Absent: as configured.", None, choices=KV_TYPES),
+            KEEP_ALIVE,
+        ),
+        (Field("model", "Loaded", "What is in memory now."), Field("load_s", "float", "Seconds that it took.")),
+        ("progress",),
+        role="operator",
+    ),
+    Method(
+        "unload",
+        "Takes a model out of memory. While requests use it this is the error `busy`, unless it is forced.",
+        (MODEL, Field("force", "bool", "End the requests that use it, with the error `cancelled`.", False)),
+        (Field("unloaded", "bool", "False: it was not in memory."),),
+        role="operator",
     ),
     Method(
         "status",

@@ -197,13 +197,16 @@ class Cache:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in memory. `memory`: bytes by owner. `since`: Unix time. `cache` is None when the engine is too busy."""
+    """A model in memory. `memory`: bytes by owner. `requests`: how many use it. `until`: when it leaves if nobody asks
+    it before; None: it stays. Times are Unix times. `cache` is None when the engine is too busy."""
 
     name: str
     memory: dict[str, int]
     context: int
     since: float
     cache: Cache | None = None
+    requests: int = 0
+    until: float | None = None
 
 
 @dataclass(frozen=True)

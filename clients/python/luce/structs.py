@@ -82,6 +82,8 @@ TYPES = (
         Field("context", "int", "Most tokens of a request, its answer included."),
         Field("since", "float", "When it was loaded, in Unix time."),
         Field("cache", "Cache", "Its KV cache; nil: the engine was too busy to tell.", None),
+        Field("requests", "int", "How many use it now; until they end it stays.", 0),
+        Field("until", "float", "When it leaves if nobody asks it before, in Unix time. Absent: it stays.", None),
     )),
     Type("Cache", "The KV cache of a loaded model, and what has been done with it since it was loaded.", (
         Field("pages", "int", "In all."),

@@ -45,6 +45,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
     "str": str,
+    "duration": str,
     "bool": {"true": True, "false": False}.__getitem__,
     "list[str]": str,
     "list[int]": int,
