@@ -51,11 +51,16 @@ class Answer:
             "id": self.call.id,
             "client": self.call.session.client,
             "model": self.entry.name,
-            "phase": "paused" if self._running and self._running.is_paused else self.phase,
+            "phase": self._shown_phase,
             "prompt": self.n_prompt,
             "generated": self.n_generated,
             "age_s": self.call.age_s,
         }
+
+    @property
+    def _shown_phase(self) -> str:
+        is_paused = self.phase == "decode" and self._running is not None and self._running.is_paused
+        return "paused" if is_paused else self.phase
 
     @property
     def n_generated(self) -> int:

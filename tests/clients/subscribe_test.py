@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from luce import AsyncClient, Client, Event, LuceError
 from tests.clients.fake import FakeDaemon
@@ -55,3 +57,26 @@ async def test_async(daemon: FakeDaemon) -> None:
                 with pytest.raises(LuceError) as error:
                     await events.__anext__()
                 assert error.value.name == "too_slow"
+
+
+async def test_a_full_backlog_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "luced.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(0)
+        with socket.socket(socket.AF_UNIX) as first, trio.fail_after(20):
+            first.connect(str(path))  # and nobody else can, until it is accepted
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connect_and_leave, path)
+                await trio.testing.wait_all_tasks_blocked()
+                for is_last in (False, True):
+                    accepted, _ = await trio.to_thread.run_sync(listening.accept)
+                    with accepted:
+                        if is_last:
+                            assert b"hello" in accepted.recv(1000)
+
+
+async def connect_and_leave(path: Path) -> None:
+    with pytest.raises(LuceError, match="closed the connection"):
+        async with AsyncClient(path):
+            pass

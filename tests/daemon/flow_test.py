@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -68,6 +69,25 @@ def test_it_is_paused_gives_its_pages_up_and_goes_on(tmp_path: Path, monkeypatch
         assert said == choice["tokens"]
         alone = client.complete("why", max_tokens=N_TOKENS, ignore_eos=True, seed=1).read()
         assert list(alone.choices[0].tokens) == said
+
+
+def test_the_log_names_the_request_and_has_no_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_chat_model(tmp_path / "tiny.gguf")
+    monkeypatch.setenv("JOURNAL_STREAM", "8:1")
+    with Served(tmp_path / "l.sock", "--model-dir", tmp_path, "--model", "tiny") as served, served.client() as client:
+        client.chat("xyzzy plugh", max_tokens=3, ignore_eos=True).read()
+        pid = client.status().engine.pid
+        assert pid is not None
+        stream = client.chat("xyzzy plugh", max_tokens=N_TOKENS, ignore_eos=True)
+        pieces = iter(stream)
+        next(pieces)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(luce.LuceError, match="SIGKILL"):
+            list(pieces)
+        assert served.wait_for("engine_failed").startswith("<6>luced.session: chat ended request=1/4 uid=")
+        assert served.wait_for("engine is lost").startswith("<3>luced.supervisor: ")
+    assert "chat ended request=1/2 uid=" in "".join(served.lines)
+    assert "xyzzy" not in "".join(served.lines)
 
 
 def test_in_the_end_it_loses_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

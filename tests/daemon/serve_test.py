@@ -44,6 +44,30 @@ def test_a_second_daemon_says_that_there_is_one(tmp_path: Path) -> None:
             assert client.status().pid == served.process.pid
 
 
+def test_a_second_socket_is_for_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "inference" / "l.sock"
+    monkeypatch.setenv("LUCE_INFERENCE_SOCKET", str(path))
+    with Served(tmp_path / "l.sock") as served:
+        with luce.Client(path, timeout=60) as client, pytest.raises(LuceError, match="is for who connects to"):
+            client.status()
+        other = subprocess.run(
+            [*SERVE, "--socket", str(tmp_path / "b.sock")], capture_output=True, text=True, timeout=60
+        )
+        assert other.returncode == 78
+        assert f"another luced listens at {path}" in other.stderr
+        assert not (tmp_path / "b.sock").exists()
+        with served.client() as client:
+            told = client.status().inference_socket
+            assert told is not None
+            assert told.path == str(path)
+        served.process.kill()
+        served.process.wait()
+    assert path.is_socket()  # stale now
+    with Served(tmp_path / "l.sock"), luce.Client(path, timeout=60) as client:
+        assert client.hello.role == "inference"
+    assert not path.exists()
+
+
 def test_a_stale_socket_is_replaced_and_the_engine_does_not_outlive_the_front(tmp_path: Path) -> None:
     with Served(tmp_path / "l.sock") as served:
         engine = served.engine_pid()
