@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from luced import link
 from luced.engine import worker
-from luced.engine.plan import GroupSpec
+from luced.engine.plan import Emitted, GroupSpec, Plan
 from luced.link import Finished
 from tests.engine.fake import FakeModel
 from tests.engine.scheduler_test import Bench, prompt, rows
@@ -133,32 +135,49 @@ def test_its_pages_go_at_once_where_others_need_them() -> None:
     bench.check(one, batch)
 
 
-def test_the_worker_pauses_and_sleeps(front: Front) -> None:
+def gated(front: Front, n_steps: int) -> threading.Semaphore:
+    """Loads the model; it makes n_steps, and one more for each release."""
     front.load()
-    front.say(link.Generate(1, "m", prompt(8), link.Sampling(), [], 200))
+    model, gate = front.models["m"], threading.Semaphore(n_steps)
+    step = model.step
+
+    def wait_and_step(plan: Plan) -> list[Emitted]:
+        assert gate.acquire(timeout=10)
+        return step(plan)
+
+    model.step = wait_and_step  # type: ignore[method-assign]
+    return gate
+
+
+def test_the_worker_pauses_and_sleeps(front: Front) -> None:
+    gate = gated(front, 2)
+    front.say(link.Generate(1, "m", prompt(8), link.Sampling(), [], 100))
     front.hear_until(link.Tokens)
     front.say(link.Pause(1, 0.0), link.AskState(7))
+    gate.release()
     state = front.hear_until(link.State)[-1]
     assert isinstance(state, link.State)
     (model,) = state.state["models"]
     assert model["requests"][0]["phase"] == "paused"
-    n_steps = model["n_steps"]
+    gate.release(1000)
     front.say(link.AskState(8))
     state = front.hear()  # and nothing of the request
     assert isinstance(state, link.State)
-    (model,) = state.state["models"]
-    assert model["n_steps"] == n_steps
-    assert model["pages"]["full"]["free"] + model["pages"]["full"]["cached"] == model["pages"]["full"]["total"]
+    pages = state.state["models"][0]["pages"]["full"]
+    assert pages["free"] + pages["cached"] == pages["total"]
     front.say(link.Resume(1))
-    assert isinstance(front.hear_until(link.Finished)[-1], link.Finished)
+    messages = front.hear_until(link.Finished)
+    assert len([m for m in messages if isinstance(m, link.Tokens)]) > 90
 
 
 def test_the_worker_tells_the_queue(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "QUEUE_REPORT_S", 0.0)
-    front.load()
-    sampling = link.Sampling()
-    front.say(*(link.Generate(i, "m", prompt(8, i), sampling, [], 150) for i in range(1, 9)))
-    queued = front.hear_until(link.Queued)[-1]
-    assert isinstance(queued, link.Queued)
-    assert queued.ids
-    assert queued.ids == sorted(queued.ids)
+    gate = gated(front, 0)
+    front.say(*(link.Generate(i, "m", prompt(8, i), link.Sampling(), [], 20) for i in range(1, 9)))
+    gate.release(1000)
+    told = [m.ids for m in front.hear_until(link.Queued) if isinstance(m, link.Queued)]
+    while told[-1]:
+        told += [m.ids for m in front.hear_until(link.Queued) if isinstance(m, link.Queued)]
+    assert told[0] == sorted(told[0])
+    assert [len(ids) for ids in told] == sorted((len(ids) for ids in told), reverse=True)
+    assert len(told) > 4
