@@ -40,7 +40,12 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     home = folder.parents[1]
-    return {**os.environ, "XDG_DATA_HOME": str(home), "HF_HOME": str(home / "hf"), "XDG_CONFIG_HOME": str(home)}
+    return {
+        **os.environ,
+        "XDG_DATA_HOME": str(home),
+        "HF_HUB_CACHE": str(home / "hf" / "hub"),
+        "XDG_CONFIG_HOME": str(home),
+    }
 
 
 def test_verify_one_that_is_in_order(folder: Path) -> None:

@@ -321,7 +321,12 @@ def test_two_at_once_do_not_mix(hub: FakeHub, tmp_path: Path) -> None:
 
 
 def luced_pull(hub: FakeHub, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "XDG_DATA_HOME": str(home), "HF_HOME": str(home / "hf")}
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": hub.endpoint,
+        "XDG_DATA_HOME": str(home),
+        "HF_HUB_CACHE": str(home / "hf" / "hub"),
+    }
     command = [sys.executable, "-m", "luced", "pull", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 

@@ -1,0 +1,20 @@
+"""No test depends on the settings and models of who runs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A user of luced for the first time; the processes that tests start inherit it."""
+    empty = str(tmp_path_factory.mktemp("stranger"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "HF_HUB_CACHE"):
+            patch.setenv(name, empty)
+        for name in [name for name in os.environ if name.startswith("LUCE_")]:
+            patch.delenv(name)
+        yield
