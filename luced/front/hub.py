@@ -95,6 +95,9 @@ class Hub:
             info = self._api.model_info(repo, files_metadata=True, timeout=TIMEOUT_S)
         except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, httpx2.TransportError) as error:
             _fail(repo, error)
+        except (httpx2.InvalidURL, ValueError, KeyError, TypeError):
+            message = f"{self._api.endpoint} does not answer as the Hugging Face hub does"
+            raise PullError(message, "correct HF_ENDPOINT", UNAVAILABLE) from None
         files = [
             RemoteFile(s.rfilename, s.lfs.size, s.lfs.sha256)
             for s in info.siblings or ()

@@ -26,6 +26,7 @@ class FakeHub:
     cuts: list[int] = field(default_factory=list)  # the next answers with a file break off after so many bytes
     flipped: bool = False  # files are sent with one wrong bit
     serves_ranges: bool = True
+    page: bytes = b""  # the answer to every question about a repository, if not empty
     status: int = 0  # of every answer with a file, if not 0
     ranges: list[str] = field(default_factory=list)  # the Range of each request for a file, "" for none
 
@@ -63,6 +64,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404)
 
     def _describe(self, repo: str, with_files: bool) -> None:
+        if self.hub.page:
+            return self._send(200, {"Content-Type": "text/html"}, self.hub.page)
         if repo not in self.hub.repos:
             return self._send(401, {"X-Error-Code": "RepoNotFound"})  # as the hub says it to strangers
         siblings: list[dict[str, Any]] = []

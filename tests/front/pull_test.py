@@ -268,6 +268,19 @@ def test_a_hub_that_is_not_there(tmp_path: Path) -> None:
     assert "HF_ENDPOINT" in error.remedy
 
 
+@pytest.mark.parametrize("page", [b"<html>welcome</html>", b"[]", b"{}"])
+def test_something_that_is_no_hub(hub: FakeHub, tmp_path: Path, page: bytes) -> None:
+    hub.page = page
+    error = refused(hub, tmp_path)
+    assert error.status == 69
+    assert "does not answer as the Hugging Face hub does" in str(error)
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9", "http://127.0.0.1:port"])
+def test_an_endpoint_that_is_no_address(tmp_path: Path, endpoint: str) -> None:
+    assert refused(FakeHub(endpoint=endpoint), tmp_path).status == 69
+
+
 @pytest.mark.parametrize(("status", "n_tries"), [(503, hub_module.MAX_TRIES), (404, 1), (403, 1)])
 def test_a_hub_that_fails(hub: FakeHub, tmp_path: Path, status: int, n_tries: int) -> None:
     hub.status = status
