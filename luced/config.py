@@ -94,7 +94,8 @@ class Config:
     aliases: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     listen_fd: int | None = None  # the socket that systemd listens on for us
-    notify_socket: str = ""  # where systemd wants to be told that we are ready
+    notify_socket: str = ""  # where systemd wants to be told how we are
+    watchdog_s: float = 0.0  # and that at least so often; 0: it need not be
     has_journal: bool = False  # stderr goes to systemd's journal
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -124,6 +125,7 @@ def load(**flags: object) -> Config:
         listen_fd=_take_listen_fd(),
         has_journal=bool(os.environ.get("JOURNAL_STREAM")),
         notify_socket=os.environ.pop("NOTIFY_SOCKET", ""),
+        watchdog_s=int(os.environ.pop("WATCHDOG_USEC", "0")) / 1e6,
         aliases=MappingProxyType(given.aliases),
         models=MappingProxyType({name: MappingProxyType(section) for name, section in given.models.items()}),
         sources=MappingProxyType(given.sources),

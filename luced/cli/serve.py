@@ -45,12 +45,14 @@ def serve(
     It is ready at once: a model is loaded when the first request for it comes. What is not given here comes from the
     settings that `luced config` shows.
     """
+    import functools
     import resource
     from contextlib import ExitStack, closing
 
     from luced.front import journal, listener
 
-    settings = load_config(
+    read_config = functools.partial(
+        load_config,
         model_dirs,
         socket=socket and socket.absolute(),
         n_batch=batch,
@@ -61,6 +63,7 @@ def serve(
         n_threads=threads,
         isa=isa,
     )
+    settings = read_config()
     journal.start(settings.has_journal)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold prompts
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -79,7 +82,7 @@ def serve(
 
         from luced.front import daemon
 
-        trio.run(daemon.serve, settings, main, preload, other)
+        trio.run(daemon.serve, settings, main, preload, other, read_config)
 
 
 @click.command(hidden=True)

@@ -9,23 +9,24 @@ import math
 import os
 import secrets
 import signal
-import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
 from luced.config import Config
-from luced.errors import EngineError, RequestError
+from luced.errors import EngineError, ModelError, RequestError
 from luced.front.answers import Answer
 from luced.front.events import Events
 from luced.front.journal import entry
 from luced.front.listener import Listener, Peer, operator_gid, peer_of
 from luced.front.queue import Queue
+from luced.front.reload import changes
 from luced.front.residency import Residency
 from luced.front.session import Session, describe_bug
 from luced.front.supervisor import Supervisor
+from luced.front.systemd import Systemd
 from luced.front.texts import Texts
 from luced.gguf.catalogue import Catalogue
 
@@ -53,7 +54,8 @@ class Daemon:
         self.started_at = time.monotonic()
         self.catalogue = Catalogue(config.search_path, config.aliases)
         self.texts = Texts()
-        self.events = Events()
+        self.systemd = Systemd(config.notify_socket, config.watchdog_s)
+        self.events = Events(self.systemd.watch)
         self.queue = Queue(config.max_queue, config.max_queue_of_user)
         self.supervisor = Supervisor(engine_command or default_engine_command(config), self.events, config.pause_s)
         self.residency = Residency(self.supervisor, config)
@@ -69,14 +71,15 @@ class Daemon:
             engine.start_soon(self.supervisor.run)
             async with trio.open_nursery() as sessions, trio.open_nursery() as nursery:
                 nursery.start_soon(self.residency.run)
+                nursery.start_soon(self.systemd.run)
                 for listener in filter(None, (self.listener, self.inference)):
                     nursery.start_soon(self._accept, listener, sessions)
                     log.info(entry(f"listening at {listener.path}", mode=f"{listener.mode:04o}", group=listener.group))
                     if listener.problem:
                         log.warning(entry("socket", path=listener.path, problem=listener.problem))
-                notify_systemd(self.config.notify_socket, "READY=1")
+                self.systemd.ready()
                 await self._stopping.wait()
-                notify_systemd(self.config.notify_socket, "STOPPING=1")
+                self.systemd.stopping()
                 nursery.cancel_scope.cancel()
                 for session in self.sessions:
                     session.end(EngineError("shutting_down", "the daemon is shutting down"))
@@ -86,6 +89,24 @@ class Daemon:
 
     def stop(self) -> None:
         self._stopping.set()
+
+    def reload(self, read_config: Callable[[], Config]) -> None:
+        """Reads the settings again. What is wrong with them is logged, and changes nothing."""
+        self.systemd.reloading()
+        problem = ""
+        try:
+            config, changed, fixed = changes(self.config, read_config())
+        except ModelError as error:
+            log.error(entry("settings not reloaded", error=error.name, message=error))
+            problem = f"settings not reloaded: {error}"
+        else:
+            self.config = self.residency.config = config
+            self.catalogue = Catalogue(config.search_path, config.aliases)
+            self.queue.max_calls, self.queue.max_of_user = config.max_queue, config.max_queue_of_user
+            log.info(entry("settings reloaded", changed=",".join(changed)))
+            if fixed:
+                log.warning(entry("settings that change with a restart", keys=",".join(fixed)))
+        self.systemd.ready(problem)
 
     @property
     def is_stopping(self) -> bool:
@@ -144,24 +165,37 @@ class Daemon:
         return RequestError("busy", what, limit=limit, value=value, retry_after_s=self.queue.retry_after_s())
 
 
-async def serve(config: Config, listener: Listener, preload: Sequence[str], inference: Listener | None = None) -> None:
-    """Runs a daemon until SIGTERM or SIGINT; the second one ends it at once. RequestError: no such model to preload."""
+async def serve(
+    config: Config,
+    listener: Listener,
+    preload: Sequence[str],
+    inference: Listener | None,
+    read_config: Callable[[], Config],
+) -> None:
+    """Runs a daemon until SIGTERM or SIGINT; the second one ends it at once. SIGHUP reads the settings again; of a
+    terminal that goes away it is the end. RequestError: no such model to preload."""
     daemon = Daemon(config, listener, inference=inference)
     for name in preload:
         entry = daemon.catalogue.find(name)
         daemon.residency.want(entry).keep_alive_s = math.inf
     async with trio.open_nursery() as nursery:
-        await nursery.start(_stop_on_signal, daemon, nursery.cancel_scope)
+        await nursery.start(_obey_signals, daemon, read_config, nursery.cancel_scope)
         await daemon.run()
         nursery.cancel_scope.cancel()
 
 
-async def _stop_on_signal(
-    daemon: Daemon, everything: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+async def _obey_signals(
+    daemon: Daemon,
+    read_config: Callable[[], Config],
+    everything: trio.CancelScope,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         task_status.started()
         async for number in signals:
+            if number == signal.SIGHUP and not sys.stderr.isatty():
+                daemon.reload(read_config)
+                continue
             log.info("%s: stopping", signal.Signals(number).name)
             if daemon.is_stopping:
                 everything.cancel()
@@ -175,14 +209,3 @@ def default_engine_command(config: Config) -> list[str]:
         *("--device", config.device, "--isa", config.isa, "--threads", str(config.n_threads)),
         *("--batch", str(config.n_batch), "--cache-bytes", str(config.cache_bytes)),
     ]
-
-
-def notify_systemd(address: str, state: str) -> None:
-    """sd_notify(3); nothing where systemd does not ask for it."""
-    if not address:
-        return
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
-            out.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
-    except OSError as error:
-        log.error("systemd cannot be told %s: %s", state, error.strerror)

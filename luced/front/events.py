@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,12 +28,16 @@ class Event:
 
 
 class Events:
-    def __init__(self) -> None:
+    """`watch` is told of all that happens."""
+
+    def __init__(self, watch: Callable[[Event], None]) -> None:
+        self._watch = watch
         self._subscribers: dict[Call, tuple[Collection[str], trio.MemorySendChannel[Event]]] = {}
 
     def publish(self, topic: str, event: str, owner: Session | None = None, /, **facts: Any) -> None:
         """To all who subscribed to the topic; if it has an owner, to those who may see the owner's requests."""
         what = Event(topic, event, time.time(), facts)
+        self._watch(what)
         for call, (topics, channel) in list(self._subscribers.items()):
             if topic in topics and (owner is None or call.session.may_see(owner)):
                 try:

@@ -39,7 +39,7 @@ class Residency:
         self._leaving: dict[str, deque[trio.Event]] = {}  # the engine has been told to unload them; set when it has
         self._timed = trio.Event()  # set, and replaced, when a model gets a time to leave at
         self._supervisor = supervisor
-        self._config = config
+        self.config = config
         supervisor.models = self
 
     async def run(self) -> None:
@@ -67,7 +67,7 @@ class Residency:
             self._unload(resident)
             resident = None
         if resident is None:
-            config = self._config
+            config = self.config
             settings: dict[str, Any] = {
                 "n_ctx": config.n_ctx,
                 "kv_type": config.kv_type,

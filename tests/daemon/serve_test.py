@@ -111,11 +111,11 @@ def test_systemd_hands_over_the_socket_and_is_told_when_it_is_ready(tmp_path: Pa
             stderr=subprocess.DEVNULL,
         )
         try:
-            assert notified.recv(100) == b"READY=1"
+            assert notified.recv(100) == b"READY=1\nSTATUS=no model is loaded"
             with luce.Client(path, timeout=START_S) as client:
                 assert client.status().pid == process.pid
             process.terminate()
-            assert notified.recv(100) == b"STOPPING=1"
+            assert notified.recv(100) == b"STOPPING=1\nSTATUS=stopping"
             assert process.wait(START_S) == 0
         finally:
             process.kill()
