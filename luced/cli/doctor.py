@@ -110,7 +110,7 @@ def _socket() -> Finding:
 
     from luce import Client, LuceError
     from luce.paths import find_socket
-    from luced.front.listener import GROUP
+    from luced.front import listener
 
     path = find_socket()
     try:
@@ -121,12 +121,18 @@ def _socket() -> Finding:
     except LuceError as error:
         if error.name == "not_permitted":
             groups = {grp.getgrgid(gid).gr_name for gid in os.getgroups()}
-            hint = (
-                f"add yourself: usermod --append --groups {GROUP} USER, and log in again" if GROUP not in groups else ""
-            )
-            return Finding(FAILURE, str(error), hint or error.remedy)
+            if listener.GROUP not in groups:
+                return Finding(
+                    FAILURE, str(error), f"usermod --append --groups {listener.GROUP} USER, and log in again"
+                )
+            return Finding(FAILURE, str(error), error.remedy)
         if error.name != "not_running":
             return Finding(FAILURE, f"what listens at {path} does not answer: {error}", "restart luced")
+    if path.parent.exists():
+        try:
+            listener.check(path)
+        except listener.CannotListenError as error:
+            return Finding(FAILURE, str(error), error.remedy)
     if path.is_socket():
         return Finding(WARNING, f"{path} was left by a daemon that is gone", "start luced: it takes its place")
     return Finding(WARNING, f"no daemon listens at {path}", "start it: luced serve, or systemctl start luced")

@@ -8,12 +8,20 @@ from pathlib import Path
 
 import click
 
-from luced.cli.options import device_option, find, isa_option, kv_option, model_dirs_option, threads_option
+from luced.cli.options import (
+    complete_model,
+    device_option,
+    find,
+    isa_option,
+    kv_option,
+    model_dirs_option,
+    threads_option,
+)
 from luced.cli.table import print_table
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @click.option("-p", "n_prompt", metavar="N,N", default="512", show_default=True, help="Lengths of prompts to read.")
 @click.option("-n", "n_generate", metavar="N,N", default="128", show_default=True, help="Numbers of tokens to write.")
 @click.option("-r", "n_runs", type=click.IntRange(1), default=3, show_default=True, help="Times that each is measured.")
@@ -56,7 +64,7 @@ def bench(
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @click.option("--tokens", metavar="ID,ID", required=True, help="The token ids to run.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The .npy file to write.")
 @kv_option("f32")

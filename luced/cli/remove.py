@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from luced.cli.exits import fail
-from luced.cli.options import catalogue_of, load_config
+from luced.cli.options import catalogue_of, complete_model, load_config
 from luced.cli.table import size
 from luced.config import SYSTEM_MODELS
 from luced.gguf.catalogue import Entry
@@ -21,7 +21,7 @@ NOT_OURS, USAGE, NOT_PERMITTED = 65, 2, 77
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: the files that were removed, and their bytes.")
 def rm(model: str, yes: bool, as_json: bool) -> None:

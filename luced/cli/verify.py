@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from luced.cli.exits import EXIT_STATUS
-from luced.cli.options import catalogue_of, load_config, model_dirs_option
+from luced.cli.options import catalogue_of, complete_model, load_config, model_dirs_option
 from luced.cli.progress import reporter
 
 WORDS = {
@@ -20,7 +20,7 @@ WORDS = {
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_model)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each event and line: check, verdict.")
 @model_dirs_option
 def verify(model: str | None, as_json: bool, model_dirs: tuple[Path, ...]) -> None:

@@ -94,10 +94,9 @@ def inherit(fd: int) -> Listener:
 
 def listen(path: Path) -> Listener:
     """Binds `path` for the group `luce`, or for the caller alone. CannotListenError: it is taken, or is not safe."""
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise CannotListenError(f"{path} is too long for a socket", f"use a path of at most {MAX_PATH_BYTES} bytes")
     try:
-        _prepare_folder(path.parent)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check(path)
         lock_fd = _lock(path)
         try:
             listener = _bind(path, lock_fd)
@@ -110,8 +109,11 @@ def listen(path: Path) -> Listener:
     return listener
 
 
-def _prepare_folder(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+def check(path: Path) -> None:
+    """CannotListenError, LuceError: no socket can be here, or others could replace it in its folder."""
+    folder = path.parent
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise CannotListenError(f"{path} is too long for a socket", f"use a path of at most {MAX_PATH_BYTES} bytes")
     if folder.parent == Path("/tmp"):
         check_private(folder)
     info = folder.stat()

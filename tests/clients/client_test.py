@@ -106,7 +106,7 @@ def test_the_small_methods(client: Client) -> None:
     assert [(m.name, m.default, m.state) for m in client.models()] == [("fake", True, "here")]
     status = client.status()
     assert (status.uptime_s, status.socket.mode, status.engine.state) == (1.5, "0600", "starting")
-    assert status.models == (Loaded("fake", {"weights": 5, "kv": 100 << 20}, 2048, 1.0, Cache(**CACHE)),)
+    assert status.models == (Loaded("fake", {"weights": 5, "kv": 100 << 20}, 2048, 1.0, Cache(**CACHE), 2),)
     assert [request.phase for request in status.requests] == ["decode"]
     assert client.api() == {"level": 1}
 

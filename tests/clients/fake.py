@@ -25,6 +25,7 @@ LOADED = {
     "context": 2048,
     "since": 1.0,
     "cache": CACHE,
+    "requests": 2,
 }
 USAGE = {"prompt": 9, "cached": 4, "generated": 2, "drafted": 0, "accepted": 0}
 TIMINGS = {"queue_s": 0.0, "load_s": 0.5, "prefill_s": 0.25, "decode_s": 0.125, "total_s": 0.875}
@@ -239,6 +240,20 @@ class _Session:
         model = {"name": "fake", "path": "/fake.gguf", "bytes": 1, "architecture": "llama", "quantisation": "Q4_1"}
         return {"models": [model | {"parameters": 1, "context": 2048, "default": True, "state": "here", "problem": ""}]}
 
+    def load(self, request_id: int, params: dict[str, Any]) -> dict[str, Any]:
+        for done in (1 << 20, 1 << 21):
+            fields = {"id": request_id, "phase": "load", "done": done, "total": 1 << 21}
+            self._send(wire.notification("progress", fields))
+        return {
+            "model": LOADED | {"name": params["model"] or "fake", "context": params["n_ctx"] or 2048},
+            "load_s": 0.5,
+        }
+
+    def unload(self, request_id: int, params: dict[str, Any]) -> dict[str, Any]:
+        if params["model"] == "used" and not params["force"]:
+            raise LuceError("busy", "2 requests use it")
+        return {"unloaded": params["model"] != "other"}
+
     def status(self, request_id: int, params: dict[str, Any]) -> dict[str, Any]:
         running = {"id": request_id, "client": "", "model": "fake", "phase": "decode", "prompt": 9, "generated": 1}
         return {
@@ -253,15 +268,7 @@ class _Session:
                 "restarts": 0,
                 "last_failure": "",
             },
-            "models": [
-                {
-                    "name": "fake",
-                    "memory": {"weights": 5, "kv": 100 << 20},
-                    "context": 2048,
-                    "since": 1.0,
-                    "cache": CACHE,
-                }
-            ],
+            "models": [LOADED],
             "requests": [running | {"age_s": 0.5}],
         }
 

@@ -8,11 +8,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from luce_shell.luce import PROGRAMS, SHELLS
+from luce.results import Loaded
+from luce_shell.luce import PROGRAMS, SHELLS, _until
 from tests.clients.fake import FakeDaemon
 from tests.clients.shell import call, command, environment
 
@@ -33,7 +35,7 @@ def test_ps_begins_as_ollamas(daemon: FakeDaemon) -> None:
     head, row = luce(daemon, "ps").splitlines()
     assert head.split()[:6] == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
     assert row[head.index("CONTEXT") :].split()[0] == "2048"
-    assert row[head.index("REQUESTS") :].split()[0] == "1"
+    assert row[head.index("REQUESTS") :].split()[0] == "2"
     assert row.split()[-2:] == ["25/100", "MiB"]
 
 
@@ -55,6 +57,34 @@ def test_json_is_what_the_protocol_says(daemon: FakeDaemon) -> None:
     assert json.loads(luce(daemon, "status", "--json"))["socket"]["problem"] == "no group"
     assert json.loads(luce(daemon, "sockname", "--json")) == {"path": str(daemon.path)}
     assert json.loads(luce(daemon, "logs", "--json")) == {"exchanges": []}
+
+
+def test_load(daemon: FakeDaemon) -> None:
+    assert (
+        luce(daemon, "load", "m", "--ctx", "512", "--keep-alive", "10m") == "m: 100 MiB, 512 tokens, until: Forever\n"
+    )
+    params = daemon.asked("load")[0].params
+    assert (params["model"], params["n_ctx"], params["keep_alive"]) == ("m", 512, "10m")
+    assert json.loads(luce(daemon, "load", "--json"))["name"] == "fake"
+
+
+@pytest.mark.parametrize("word", ["unload", "stop"])
+def test_unload(daemon: FakeDaemon, word: str) -> None:
+    assert luce(daemon, word, "m") == ""
+    assert json.loads(luce(daemon, word, "other", "--json")) == {"unloaded": False}
+    done = call("luce", daemon.path, word, "used")
+    assert (done.returncode, done.stdout) == (75, b"")
+    assert b"2 requests use it" in done.stderr
+    assert luce(daemon, word, "used", "--force") == ""
+
+
+def test_until() -> None:
+    loaded = Loaded("m", {}, 1, 0.0)
+    assert [_until(replace(loaded, until=u)) for u in (None, time.time() + 299, 1.0)] == [
+        "Forever",
+        "4 min from now",
+        "Stopping...",
+    ]
 
 
 def test_subscribe(daemon: FakeDaemon) -> None:
@@ -107,7 +137,7 @@ def complete(path: Path, program: str, *words: str) -> list[str]:
 
 
 def test_completion(daemon: FakeDaemon) -> None:
-    assert complete(daemon.path, "luce", "s") == ["sockname", "status", "subscribe"]
+    assert complete(daemon.path, "luce", "s") == ["sockname", "status", "stop", "subscribe"]
     assert complete(daemon.path, "luce-ask", "-m", "FA") == ["fake"]
     assert complete(daemon.path, "luce-ask", "-o", "top") == ["top_k", "top_p"]
     assert "--cid" in complete(daemon.path, "luce-ask", "--c")

@@ -66,6 +66,15 @@ def test_a_stale_socket(home: dict[str, str]) -> None:
     assert "was left by a daemon that is gone" in found["summary"]
 
 
+def test_a_folder_that_others_may_write_to(home: dict[str, str]) -> None:
+    folder = Path(home["HOME"]) / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    found = checks(home | {"LUCE_SOCKET": str(folder / "luced.sock")}, status=78)["socket"]
+    assert found["status"] == "failure"
+    assert "others may write to it" in found["summary"]
+
+
 def test_models_that_are_not_in_order(home: dict[str, str]) -> None:
     models = Path(home["XDG_DATA_HOME"]) / "luce/models"
     (models / "cut.gguf").write_bytes((models / "tiny.gguf").read_bytes()[:-9])

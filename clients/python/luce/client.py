@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ from . import calls
 from .calls import Ask, Call, Calls, Messages, Received, Sampling, StreamEvent
 from .errors import LuceError
 from .paths import find_socket
-from .results import Answer, Event, Loaded, Model, Prompt, Status, Text, Tokens
+from .results import Answer, Event, Loaded, Model, Progress, Prompt, Status, Text, Tokens
 
 T = TypeVar("T")
 RECEIVE_BYTES = 1 << 16
@@ -91,9 +91,10 @@ class Client:
         n_ctx: int | None = None,
         kv_type: str | None = None,
         keep_alive: str | float | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
     ) -> Loaded:
         """Bring a model into memory, or change how long it stays. For operators."""
-        return self._ask(calls.load(model, n_ctx, kv_type, keep_alive))
+        return self._ask(calls.load(model, n_ctx, kv_type, keep_alive), on_progress)
 
     def unload(self, model: str = "", *, force: bool = False) -> bool:
         """Take a model out of memory; `force` ends the requests that use it. False: it was not there. For operators."""
@@ -125,11 +126,15 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _ask(self, ask: Ask[T]) -> T:
+    def _ask(self, ask: Ask[T], on_progress: Callable[[Progress], None] | None = None) -> T:
         call = self._start(ask)
         try:
             while not call.has_ended:
                 self._receive()
+                while on_progress and call.events:
+                    event = call.events.popleft()
+                    assert isinstance(event, Progress)
+                    on_progress(event)
         finally:
             self._cancel(call)
         return call.outcome()

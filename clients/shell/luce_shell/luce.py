@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import time
 from dataclasses import asdict
 from typing import Any, NoReturn
 
 import click
 
 from luce import Client, Model, Status, __version__
-from luce.messages import TOPICS
+from luce.messages import KV_TYPES, TOPICS
 from luce.paths import find_socket
 from luce.results import Loaded
 from luce_shell.logs import logs
-from luce_shell.program import EPILOG, SETTINGS, json_option, run, to_json
+from luce_shell.models import complete_loaded, complete_model
+from luce_shell.program import EPILOG, SETTINGS, json_option, run, say, to_json
 from luce_shell.table import duration, print_table, size, write
+from luce_shell.terminal import StatusLine
 
 ID_CHARS = 12
 SHELLS = ("bash", "zsh", "fish")
@@ -63,7 +66,6 @@ def ps(as_json: bool) -> None:
     ids = {model.name: identity(model) for model in models}
     rows = []
     for loaded in status.models:
-        n_requests = sum(request.model == loaded.name for request in status.requests)
         rows.append(
             [
                 loaded.name,
@@ -71,12 +73,62 @@ def ps(as_json: bool) -> None:
                 size(sum(loaded.memory.values())),
                 processor(status),
                 str(loaded.context),
-                "Forever",
-                str(n_requests),
+                _until(loaded),
+                str(loaded.requests),
                 _kv(loaded),
             ]
         )
     print_table(["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "REQUESTS", "KV"], rows)
+
+
+@cli.command()
+@click.argument("model", default="", shell_complete=complete_model)
+@click.option("--ctx", type=click.IntRange(1), help="Tokens of context. Default: as configured.")
+@click.option("--kv", type=click.Choice(KV_TYPES), help="Type of the KV cache. Default: as configured.")
+@click.option("--keep-alive", metavar="TIME", help="How long it stays when nobody asks it: 10m, 0, or -1 for ever.")
+@json_option
+def load(model: str, ctx: int | None, kv: str | None, keep_alive: str | None, as_json: bool) -> None:
+    """Bring MODEL into memory, or change how long it stays there. For operators.
+
+    Models that nobody uses make room where they must.
+    """
+    line = StatusLine(sys.stderr)
+    try:
+        with Client(name="luce load") as client:
+            loaded = client.load(model, n_ctx=ctx, kv_type=kv, keep_alive=keep_alive, on_progress=line.show)
+    finally:
+        line.clear()
+    if as_json:
+        write(to_json(asdict(loaded)))
+    else:
+        write(f"{loaded.name}: {size(sum(loaded.memory.values()))}, {loaded.context} tokens, until: {_until(loaded)}\n")
+
+
+@cli.command()
+@click.argument("model", shell_complete=complete_loaded)
+@click.option("--force", is_flag=True, help="End the requests that use it.")
+@json_option
+def unload(model: str, force: bool, as_json: bool) -> None:
+    """Take MODEL out of memory. For operators. While requests use it, it stays, unless with --force."""
+    _unload(model, force, as_json)
+
+
+@cli.command()
+@click.argument("model", shell_complete=complete_loaded)
+@click.option("--force", is_flag=True, help="End the requests that use it.")
+@json_option
+def stop(model: str, force: bool, as_json: bool) -> None:
+    """Take MODEL out of memory: unload, by the name that Ollama has for it."""
+    _unload(model, force, as_json)
+
+
+def _unload(model: str, force: bool, as_json: bool) -> None:
+    with Client(name="luce unload") as client:
+        unloaded = client.unload(model, force=force)
+    if as_json:
+        write(to_json({"unloaded": unloaded}))
+    elif not unloaded:
+        say(f"{model} was not in memory")
 
 
 @cli.command()
@@ -156,6 +208,14 @@ def completion_script(shell: str, program: str) -> str:
 def identity(model: Model) -> str:
     """Another one for another file, as far as its path and size tell."""
     return hashlib.sha256(f"{model.path}\0{model.bytes}".encode()).hexdigest()[:ID_CHARS]
+
+
+def _until(loaded: Loaded) -> str:
+    """In Ollama's words."""
+    if loaded.until is None:
+        return "Forever"
+    left = loaded.until - time.time()
+    return f"{duration(left)} from now" if left > 0 else "Stopping..."
 
 
 def _kv(loaded: Loaded) -> str:
