@@ -36,7 +36,7 @@ def test_ps_begins_as_ollamas(daemon: FakeDaemon) -> None:
     assert head.split()[:6] == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
     assert row[head.index("CONTEXT") :].split()[0] == "2048"
     assert row[head.index("REQUESTS") :].split()[0] == "2"
-    assert row.split()[-2:] == ["25/100", "MiB"]
+    assert row.split()[-1] == "25/100"
 
 
 def test_ls(daemon: FakeDaemon) -> None:
@@ -114,6 +114,8 @@ def test_wrong_use(daemon: FakeDaemon) -> None:
     done = call("luce", daemon.path, "pss")
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"Did you mean" in done.stderr
+    done = call("luce", daemon.path, "unload")
+    assert done.stderr.decode().splitlines()[1] == "  luce unload --help tells how to use it"
     done = call("luce", daemon.path)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"Usage: luce ")

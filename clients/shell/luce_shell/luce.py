@@ -78,7 +78,7 @@ def ps(as_json: bool) -> None:
                 _kv(loaded),
             ]
         )
-    print_table(["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "REQUESTS", "KV"], rows)
+    print_table(["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "REQUESTS", "KV MiB"], rows)
 
 
 @cli.command()
@@ -219,10 +219,10 @@ def _until(loaded: Loaded) -> str:
 
 
 def _kv(loaded: Loaded) -> str:
-    """Of the KV cache, what running requests hold; ? where the engine is too busy to tell."""
+    """MiB of the KV cache that running requests hold, of all; ? where the engine is too busy to tell."""
     n_bytes, cache = loaded.memory.get("kv", 0), loaded.cache
     used = f"{n_bytes * cache.used / cache.pages / 2**20:.0f}" if cache else "?"
-    return f"{used}/{n_bytes / 2**20:.0f} MiB"
+    return f"{used}/{n_bytes / 2**20:.0f}"
 
 
 def processor(status: Status) -> str:

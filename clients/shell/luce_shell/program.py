@@ -80,7 +80,8 @@ def _run(command: click.Command, name: str) -> int:
         print(error.format_message(), file=sys.stderr)
         return error.exit_code
     except click.ClickException as error:
-        say(error.format_message(), f"{name} --help tells how to use it")
+        where = getattr(error, "ctx", None)  # of a UsageError: the command that was used so
+        say(error.format_message(), f"{where.command_path if where else name} --help tells how to use it")
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
