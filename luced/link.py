@@ -66,6 +66,7 @@ class Generate:
     priority: str = "interactive"  # interactive > agent > batch
     tenant: str = ""
     client: int = 0  # fairness is among tenants, and among a tenant's clients
+    pooling: str = ""  # mean | last | cls: nothing is generated, the prompt's hidden states make one vector
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,8 @@ class Loaded:
     n_vocab: int
     memory: dict[str, int]
     load_s: float
+    capabilities: list[str] = field(default_factory=list)  # of luced.models.Architecture
+    pooling: str = "mean"  # where the caller does not say
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,14 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Embedded:
+    """The vector of a Generate with `pooling`, not normalised. Its Finished follows."""
+
+    id: int
+    vector: list[float]
+
+
+@dataclass(frozen=True)
 class Finished:
     """One choice is done. reason: stop | length | truncated. The last choice's Finished ends the request.
 
@@ -214,7 +225,8 @@ class State:
 
 Message = (
     Load | Unload | Generate | Abandon | Truncate | Pause | Resume | AskState | Stop
-    | Ready | Loading | Loaded | Unloaded | Refused | Queued | Progress | Tokens | Finished | Failed | State
+    | Ready | Loading | Loaded | Unloaded | Refused | Queued | Progress | Tokens | Embedded | Finished | Failed
+    | State
 )  # fmt: skip
 BY_NAME: dict[str, type[Any]] = {c.__name__: c for c in Message.__args__}
 

@@ -35,7 +35,8 @@ class Cache:
         False: beside what the running ones will need for the tokens they have, there is no room for the rest.
         """
         tokens = sequence.tokens
-        path, length = self.prefix.match(sequence.tenant, tokens, len(tokens) - 1)
+        limit = len(tokens) - 1 if sequence.is_cacheable else 0
+        path, length = self.prefix.match(sequence.tenant, tokens, limit)
         n_shared, n_copied = divmod(length, self.page_size)
         for g, pool in enumerate(self.pools):
             first = first_seen(length, self.groups[g].window) // self.page_size
@@ -77,6 +78,8 @@ class Cache:
 
     def keep(self, sequence: Sequence) -> Node | None:
         """Puts its cells into the prefix cache; gives the node of a last page that is not full."""
+        if not sequence.is_cacheable:
+            return None
         return self.prefix.insert(sequence.tenant, sequence.tokens, sequence.n_done, sequence.tables, sequence.path)
 
     def trim(self, sequence: Sequence) -> None:

@@ -25,9 +25,6 @@ N_WINDOWS = 16  # sequences whose windows fit side by side
 CHECK_S = 0.002  # waited for the check of the file, between two steps of other models
 PACK_BYTES = 4 << 20  # packed between two reports of progress
 
-# Keys of an architecture's prefix that say nothing about how to run it.
-IGNORABLE = ("pooling_type", "attention.causal")
-
 
 def load(
     path: Path, device: Cpu, *, n_ctx: int = 0, kv_type: str = "f16", n_batch: int = 512, cache_bytes: int = 0
@@ -73,8 +70,7 @@ def _record(file: File, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cac
     module = models.load(architecture)
     weights = Weights(file, device.packed_bytes)
     spec: Spec = module.spec(m, weights["token_embd.weight"].ne[-1])
-    unread = [k for k in m.unread(f"{architecture}.") if k.removeprefix(f"{architecture}.") not in IGNORABLE]
-    if unread:
+    if unread := m.unread(f"{architecture}."):
         raise ModelError("unsupported_model", f"{file.path}: luced does not know what {', '.join(unread)} asks for")
     if n_ctx > spec.n_ctx:
         raise ModelError(
@@ -87,7 +83,8 @@ def _record(file: File, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cac
         raise ModelError("unsupported_model", f"heads of {spec.head_dim} values cannot be kept as {kv_type}")
     n_ctx, groups = _plan_cache(file, spec, device, n_ctx, kv_type, n_batch, cache_bytes)
     try:
-        runner = Runner(device, spec, module, weights, groups, Limits(n_ctx, n_batch, N_SEQS, PAGE_SIZE, kv_type))
+        limits = Limits(n_ctx, n_batch, N_SEQS, PAGE_SIZE, kv_type)
+        runner = Runner(device, spec, module, weights, groups, limits, models.ARCHITECTURES[architecture].capabilities)
     except ShapeError as error:
         raise ModelError("bad_model_file", f"{file.path}: {error}", file=str(file.path)) from error
     if weights.unused():

@@ -35,6 +35,12 @@ class Chunk(NamedTuple):
     n_out: int  # 1: its last row is the sequence's last known token, and the next one is drawn from it; else 0
     fresh: bool
 
+    @property
+    def has_result(self) -> bool:
+        """The step gives an Emitted for it: a token, or the vector that all rows of its sequence were pooled into."""
+        sequence = self.sequence
+        return self.n_out > 0 or (sequence.pooling != "" and self.position + len(self.tokens) == sequence.n_prompt)
+
 
 class Plan(NamedTuple):
     """One step: first the copies, then the chunks, in batch order."""
@@ -46,12 +52,13 @@ class Plan(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """What a chunk with n_out 1 gave."""
+    """What a chunk with a result gave."""
 
     token: int
     finish: int = RUNNING  # STOP: the token is a stop id; LENGTH: it was the last that max_tokens allowed; or BROKEN
     logprob: float = 0.0
     top: tuple[tuple[int, float], ...] = ()  # the n_logprobs best (id, logprob), best first
+    vector: list[float] | None = None  # of a sequence that is pooled, instead of a token
 
 
 class Model(Protocol):
@@ -65,9 +72,11 @@ class Model(Protocol):
     n_batch: int  # most rows of a step
     n_seqs: int  # most sequences of a step: slots are 0..n_seqs - 1
     memory: dict[str, int]  # bytes by owner
+    capabilities: frozenset[str]
+    pooling: str  # of embeddings, where the caller does not say
 
     def step(self, plan: Plan) -> list[Emitted]:
-        """Runs a step; one Emitted for each chunk with n_out 1, in order. EngineError: the device failed."""
+        """Runs a step; one Emitted for each chunk that has a result, in order. EngineError: the device failed."""
         ...
 
     def close(self) -> None:

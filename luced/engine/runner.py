@@ -13,10 +13,11 @@ from luced.device.cpu import Cpu, Memory
 from luced.device.values import make_value
 from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, ROW_STATE, SAMPLE_ROW, GroupInputs, Inputs
 from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan
+from luced.engine.pooling import Pooler
 from luced.engine.sequence import Sequence
 from luced.errors import EngineError
 from luced.link import MAX_LOGPROBS
-from luced.models.blocks import Batch
+from luced.models.blocks import Batch, head, hidden
 from luced.models.spec import Spec
 from luced.models.weights import Weights
 from luced.tape import Tape
@@ -36,7 +37,14 @@ class Runner:
     """Implements plan.Model. Recorded first, so that its memory is known before any is taken; then given memory."""
 
     def __init__(
-        self, device: Cpu, spec: Spec, module: Any, weights: Weights, groups: tuple[GroupSpec, ...], limits: Limits
+        self,
+        device: Cpu,
+        spec: Spec,
+        module: Any,
+        weights: Weights,
+        groups: tuple[GroupSpec, ...],
+        limits: Limits,
+        capabilities: frozenset[str],
     ) -> None:
         """Records the tapes. ModelError, ShapeError: the file's tensors do not make this architecture."""
         self.device, self.spec, self.weights, self.groups = device, spec, weights, groups
@@ -51,7 +59,12 @@ class Runner:
 
         self.tape = Tape()
         batch = Batch(i.tokens, i.positions, i.out_index, caches)
-        self.logits = self.tape.keep(module.build(self.tape, spec, weights, batch))
+        x = module.build(self.tape, spec, weights, batch)
+        self.n_body = len(self.tape.calls)
+        self.capabilities, self.pooling = capabilities, spec.pooling
+        self.hidden = self.tape.keep(hidden(self.tape, spec, weights, x)) if "embed" in capabilities else None
+        self.n_hidden = len(self.tape.calls)
+        self.logits = self.tape.keep(head(self.tape, spec, weights, batch, x))
         self.n_forward = len(self.tape.calls)
         self.drawn = ops.sample(
             self.tape, self.logits, i.sample_rows, i.counts, i.bias_ids, i.bias_values, MAX_LOGPROBS
@@ -95,12 +108,16 @@ class Runner:
         offsets, _ = self.tape.plan_activations()
         self._held.append(self.device.allocate(list(seen)))
         self._held.append(self.device.allocate(list(offsets), list(offsets.values())))
-        self.program = self.device.compile(self.tape.calls)
-        self.forward = self.device.compile(self.tape.calls[: self.n_forward])
+        calls = self.tape.calls
+        body = calls[: self.n_body]
+        self.program = self.device.compile(body + calls[self.n_hidden :])
+        self.pooled_program = self.device.compile(calls)  # what the hidden states of all rows are wanted from
+        self.forward = self.device.compile(body + calls[self.n_hidden : self.n_forward])
+        self.pooler = Pooler(self.device.view(self.hidden)) if self.hidden else None
         self.count_program = self.device.compile(self.count_tape.calls)
         self.copy_programs = [self.device.compile(t.calls) for t in self.copy_tapes]
         self.arrays = _Arrays(self)
-        for program in (self.program, self.count_program, *self.copy_programs):
+        for program in (self.program, self.pooled_program, self.count_program, *self.copy_programs):
             program.run()  # no rows: checks that there is a kernel for every call
 
     def hold(self, memory: Memory) -> None:
@@ -113,15 +130,18 @@ class Runner:
     # ---- a step ----
 
     def step(self, plan: Plan) -> list[Emitted]:
-        """One Emitted for each chunk with n_out 1. EngineError: the device failed."""
+        """One Emitted for each chunk that has a result. EngineError: the device failed."""
         self._copy(plan)
         drawing = self.fill(plan)
         self._count(plan, drawing)
-        self.program.run()
-        fault = self.program.take_fault()
+        pooler = self.pooler if any(chunk.sequence.pooling for chunk in plan.chunks) else None
+        program = self.pooled_program if pooler else self.program
+        program.run()
+        fault = program.take_fault()
         if fault not in (FaultCode.NONE, FaultCode.LOGITS):
             raise _lost(fault)
-        return self._emitted(drawing)
+        emitted = self._emitted(drawing)
+        return pooler.merge(plan.chunks, emitted) if pooler else emitted
 
     def forward_all(self, chunk: Chunk) -> npt.NDArray[np.float32]:
         """Logits [n, n_vocab] of all rows of a chunk, at most n_seqs, without drawing."""

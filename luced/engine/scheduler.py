@@ -18,7 +18,7 @@ from luced.engine.plan import BROKEN, LENGTH, RUNNING, STOP, Chunk, Emitted, Mod
 from luced.engine.running import Running
 from luced.engine.sequence import CLASSES, Request, Sequence, check
 from luced.errors import ModelError
-from luced.link import Failed, Finished, Generate, Message, Progress, Tokens
+from luced.link import Embedded, Failed, Finished, Generate, Message, Progress, Tokens
 
 CHUNK = 64  # prompts are cut at absolute multiples of this, so that equal prompts give equal chunks
 _served = attrgetter("served")
@@ -194,7 +194,7 @@ class Scheduler:
         self.n_rows += plan.n_rows
         for chunk in plan.chunks:
             sequence = chunk.sequence
-            result = next(results) if chunk.n_out else None
+            result = next(results) if chunk.has_result else None
             if sequence.ended:  # another choice of its request broke in this step
                 continue
             sequence.n_done += len(chunk.tokens)
@@ -228,13 +228,13 @@ class Scheduler:
             error = ModelError("bad_model_file", "the model's logits are not numbers: its weights must be damaged")
             self.abandon(sequence.request.id)
             return [Failed(sequence.request.id, error.to_wire())]
+        if emitted.vector is not None:
+            return [Embedded(sequence.request.id, emitted.vector), self._finish(sequence, "length", now)]
         sequence.tokens.append(emitted.token)
         is_asked = sequence.sampling.n_logprobs >= 0
         logprobs = [[emitted.logprob, [list(one) for one in emitted.top]]] if is_asked else None
-        messages: list[Message] = [Tokens(sequence.request.id, sequence.choice, [emitted.token], logprobs)]
-        if emitted.finish != RUNNING:
-            messages.append(self._finish(sequence, _REASONS[emitted.finish], now))
-        return messages
+        said = Tokens(sequence.request.id, sequence.choice, [emitted.token], logprobs)
+        return [said] if emitted.finish == RUNNING else [said, self._finish(sequence, _REASONS[emitted.finish], now)]
 
     def _finish(self, sequence: Sequence, reason: str, now: float) -> Finished:
         usage, timings = sequence.usage(), sequence.timings(now)

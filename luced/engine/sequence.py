@@ -72,6 +72,7 @@ class Sequence:
         "n_prompt",
         "order",
         "path",
+        "pooling",
         "priority",
         "queued",
         "request",
@@ -100,6 +101,7 @@ class Sequence:
         self.stop_ids: list[int] = generate.stop_ids
         self.max_tokens = generate.max_tokens
         self.priority = CLASSES.index(generate.priority)
+        self.pooling = generate.pooling
         self.tenant = generate.tenant
         self.client = generate.client
         self.ended = False
@@ -110,6 +112,12 @@ class Sequence:
         self.arrived_s = now
         self.started_s = now
         self.first_token_s = now
+
+    @property
+    def is_cacheable(self) -> bool:
+        """Whether it may begin from the prefix cache and go into it: not if the hidden states of all rows, or of the
+        first, are wanted, which the cache does not have."""
+        return self.pooling in ("", "last")
 
     @property
     def n_generated(self) -> int:

@@ -35,7 +35,14 @@ class Resident:
         self.model = model
         self.scheduler = Scheduler(model)
         self.loaded = link.Loaded(
-            load.model, model.architecture, self.scheduler.n_ctx, model.n_vocab, model.memory, load_s
+            load.model,
+            model.architecture,
+            self.scheduler.n_ctx,
+            model.n_vocab,
+            model.memory,
+            load_s,
+            sorted(model.capabilities),
+            model.pooling,
         )
         self._queue: list[int] = []  # as it was reported
         self._looked_s = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from luce.errors import from_wire
@@ -15,6 +16,7 @@ from luced.front.request import EngineRequest
 from luced.front.resident import Resident
 from luced.front.texts import Text
 from luced.text.chat import Prompt
+from luced.text.infill import Fence
 
 SAMPLING = {
     "temperature", "top_k", "top_p", "min_p", "typical_p",
@@ -26,7 +28,16 @@ MAX_RERUNS = 2  # of a request that had said nothing when the engine died
 class Answer:
     """A running request, as `status` shows it, and what it has said so far."""
 
-    def __init__(self, call: Call, resident: Resident, text: Text, prompt: Prompt) -> None:
+    def __init__(
+        self,
+        call: Call,
+        resident: Resident,
+        text: Text,
+        prompt: Prompt,
+        degraded: Sequence[str] = (),
+        in_chat: bool = False,
+    ) -> None:
+        """`in_chat`: the answer is a message, of which an `infill` takes the fence off."""
         self.call = call
         self.entry = resident.entry
         self.phase = ""
@@ -36,6 +47,8 @@ class Answer:
         self._resident = resident  # which the caller holds
         self._text = text
         self._prompt = prompt
+        self._degraded = list(degraded)
+        self._in_chat = in_chat
         settings = call.daemon.config.of_model(resident.entry.names)
         self._params = call.params | {name: settings[name] for name in settings.keys() & SAMPLING - call.given}
         # 53 bits: what the numbers of every client's language hold.
@@ -97,9 +110,9 @@ class Answer:
         """RequestError: it does not fit the context, or names tokens that the model does not have."""
         params = self._params
         max_tokens = _max_tokens(self.n_prompt, params["max_tokens"], loaded.n_ctx)
-        _check_tokens("prompt", self._prompt.tokens, loaded.n_vocab)
-        _check_tokens("stop_ids", params["stop_ids"], loaded.n_vocab)
-        _check_tokens("logit_bias", params["logit_bias"], loaded.n_vocab)
+        check_tokens("prompt", self._prompt.tokens, loaded.n_vocab)
+        check_tokens("stop_ids", params["stop_ids"], loaded.n_vocab)
+        check_tokens("logit_bias", params["logit_bias"], loaded.n_vocab)
         return link.Generate(
             id=0,  # the supervisor numbers them
             model=loaded.model,
@@ -116,8 +129,11 @@ class Answer:
 
     async def _generate(self, generate: link.Generate) -> list[link.Finished]:
         stops, stop_ids = self._params["stop"], frozenset(generate.stop_ids)
-        tokenizer, begins = self._text.tokenizer, self.call.method == "chat"
-        self.choices = [Choice(i, tokenizer, begins, stops, stop_ids) for i in range(generate.n)]
+        tokenizer, is_infill = self._text.tokenizer, self.call.method == "infill"
+        self.choices = [
+            Choice(i, tokenizer, self._in_chat, stops, stop_ids, Fence() if self._in_chat and is_infill else None)
+            for i in range(generate.n)
+        ]
         self._enter("queue")
         finished: list[link.Finished] = []
         with self.call.daemon.supervisor.request(generate) as request:
@@ -193,11 +209,11 @@ class Answer:
                 "total_s": self.call.age_s,
             },
             "seed": self._seed,
-            "degraded": [],
+            "degraded": self._degraded,
         }
 
 
-def _check_tokens(name: str, ids: list[int] | dict[int, float], n_vocab: int) -> None:
+def check_tokens(name: str, ids: list[int] | dict[int, float], n_vocab: int) -> None:
     for i in ids:
         if not 0 <= i < n_vocab:
             raise RequestError(

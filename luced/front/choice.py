@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from luced.text.detokenizer import Detokenizer
+from luced.text.infill import Fence
 from luced.text.stops import Stops
 from luced.text.tokenizer import Tokenizer
 
@@ -24,7 +25,13 @@ class Choice:
     """`finish` is empty until the end is known, then stop or length. `tokens` are those that `text` came from."""
 
     def __init__(
-        self, index: int, tokenizer: Tokenizer, begins: bool, stops: Sequence[str], stop_ids: frozenset[int]
+        self,
+        index: int,
+        tokenizer: Tokenizer,
+        begins: bool,
+        stops: Sequence[str],
+        stop_ids: frozenset[int],
+        fence: Fence | None = None,
     ) -> None:
         self.index = index
         self.text = ""
@@ -36,6 +43,7 @@ class Choice:
         self._detokenizer = Detokenizer(tokenizer, begins=begins)
         self._stops = Stops(stops)
         self._stop_ids = stop_ids
+        self._fence = fence
         self._n_shown = 0  # tokens
 
     def add(self, tokens: Sequence[int], logprobs: Sequence[Any] | None) -> Piece | None:
@@ -59,7 +67,8 @@ class Choice:
             return None
         text = self._push(self._detokenizer.flush())
         self.finish = self.finish or reason
-        return self._piece(text + self._stops.flush())
+        text += self._unfenced(self._stops.flush())
+        return self._piece(text + (self._fence.flush() if self._fence else ""))
 
     def to_wire(self, with_logprobs: bool) -> dict[str, Any]:
         fields = {"index": self.index, "text": self.text, "finish": self.finish, "tokens": self.tokens}
@@ -70,7 +79,15 @@ class Choice:
         if self._stops.found is not None:
             self.finish = "stop"
             del self.tokens[self._stops.n_tokens :], self.logprobs[self._stops.n_tokens :]
-        return shown
+        return self._unfenced(shown)
+
+    def _unfenced(self, text: str) -> str:
+        if self._fence is None:
+            return text
+        text = self._fence.push(text)
+        if self._fence.is_closed:
+            self.finish = "stop"
+        return text
 
     def _piece(self, text: str) -> Piece | None:
         begin, end = self._n_shown, min(self._stops.n_tokens, len(self.tokens))

@@ -18,6 +18,7 @@ import trio
 from luced.config import Config
 from luced.errors import EngineError, ModelError, RequestError
 from luced.front.answers import Answer
+from luced.front.embedding import Embedding
 from luced.front.events import Events
 from luced.front.journal import entry
 from luced.front.listener import Listener, Peer, operator_gid, peer_of
@@ -59,7 +60,7 @@ class Daemon:
         self.queue = Queue(config.max_queue, config.max_queue_of_user)
         self.supervisor = Supervisor(engine_command or default_engine_command(config), self.events, config.pause_s)
         self.residency = Residency(self.supervisor, config)
-        self.answers: set[Answer] = set()
+        self.answers: set[Answer | Embedding] = set()
         self.sessions: set[Session] = set()
         self._operator_gid = operator_gid(config.operator_group)
         self._numbers = itertools.count(1)

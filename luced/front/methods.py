@@ -14,9 +14,11 @@ from luce import api, messages
 from luced.errors import ProtocolError, RequestError
 from luced.front.answers import Answer
 from luced.front.call import Call
+from luced.front.embedding import Embedding
 from luced.front.shelf import describe_models
 from luced.front.texts import Text
 from luced.gguf.catalogue import Entry
+from luced.text.infill import Context
 
 MAX_NAME_CHARS = 100  # of client and tenant
 STATE_S = 0.5  # to wait for the engine's word about its models
@@ -66,7 +68,7 @@ async def chat(call: Call) -> dict[str, Any]:
     with call.daemon.residency.hold(entry, call.params["keep_alive"]) as resident:  # it loads while the prompt is made
         text = await call.daemon.texts.of(entry)
         prompt = await text.chat(call.params["messages"])
-        return await Answer(call, resident, text, prompt).run()
+        return await Answer(call, resident, text, prompt, in_chat=True).run()
 
 
 async def complete(call: Call) -> dict[str, Any]:
@@ -75,6 +77,24 @@ async def complete(call: Call) -> dict[str, Any]:
         text = await call.daemon.texts.of(entry)
         prompt = await text.prompt(call.params["prompt"])
         return await Answer(call, resident, text, prompt).run()
+
+
+async def infill(call: Call) -> dict[str, Any]:
+    entry, params = await _find(call), call.params
+    with call.daemon.residency.hold(entry, params["keep_alive"]) as resident:
+        text = await call.daemon.texts.of(entry)
+        extra = [Context(**context) for context in params["extra"]]
+        prompt = await text.infill(params["prefix"], params["suffix"], extra, params["filename"])
+        if text.fim is not None:
+            return await Answer(call, resident, text, prompt).run()
+        degraded = [f"{entry.name} has no tokens for text with a hole: it was asked through its chat template"]
+        return await Answer(call, resident, text, prompt, degraded, in_chat=True).run()
+
+
+async def embed(call: Call) -> dict[str, Any]:
+    entry = await _find(call)
+    with call.daemon.residency.hold(entry, call.params["keep_alive"]) as resident:
+        return await Embedding(call, resident, await call.daemon.texts.of(entry)).run()
 
 
 async def tokenize(call: Call) -> dict[str, Any]:
@@ -163,6 +183,8 @@ HANDLERS: dict[str, Handler] = {
     "hello": hello,
     "chat": chat,
     "complete": complete,
+    "infill": infill,
+    "embed": embed,
     "tokenize": tokenize,
     "detokenize": detokenize,
     "template": template,

@@ -176,7 +176,7 @@ class Supervisor:
                 if message.id in self._asked:
                     self._states[message.id] = message.state
                     self._asked[message.id].set()
-            case link.Progress() | link.Tokens() | link.Finished() | link.Failed():
+            case link.Progress() | link.Tokens() | link.Embedded() | link.Finished() | link.Failed():
                 self._deliver(message)
             case _:
                 raise TypeError(f"the engine does not say {type(message).__name__}")
@@ -192,7 +192,7 @@ class Supervisor:
                 facts |= {"error": message.error["name"], "message": message.error["message"]}
         self.events.publish("models", type(message).__name__.lower(), **facts)
 
-    def _deliver(self, message: link.Progress | link.Tokens | link.Finished | link.Failed) -> None:
+    def _deliver(self, message: link.Progress | link.Tokens | link.Embedded | link.Finished | link.Failed) -> None:
         request = self._requests.get(message.id)
         if request is None:  # it was abandoned
             return

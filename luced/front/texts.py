@@ -14,6 +14,7 @@ from luced.gguf.catalogue import Entry
 from luced.gguf.reader import open_gguf
 from luced.text.chat import ChatTemplate, Prompt, load_template
 from luced.text.detokenizer import detokenize
+from luced.text.infill import Context, Fim, chat_messages, fim_prompt, read_fim
 from luced.text.tokenizer import Tokenizer, load_tokenizer
 
 MAX_TEXTS = 8  # models whose tokenizers are kept
@@ -23,20 +24,31 @@ T = TypeVar("T")
 
 
 class Text:
-    """Tokenizer and chat template of one model; instead of the template the reason why there is none."""
+    """Tokenizer and chat template of one model; instead of the template the reason why there is none. `fim`: its tokens
+    for text with a hole, if it has such."""
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate | RequestError, threads: trio.CapacityLimiter
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | RequestError,
+        fim: Fim | None,
+        threads: trio.CapacityLimiter,
     ) -> None:
         self.tokenizer = tokenizer
+        self.fim = fim
         self._template = template
         self._threads = threads
 
     async def chat(self, messages: list[dict[str, Any]]) -> Prompt:
         """RequestError: there are no messages, or the template does not accept them."""
-        if isinstance(self._template, RequestError):
-            raise from_wire(self._template.to_wire())
-        return await self._in_thread(self._template.encode, self.tokenizer, messages)
+        return await self._in_thread(self._get_template().encode, self.tokenizer, messages)
+
+    async def infill(self, prefix: str, suffix: str, extra: list[Context], filename: str) -> Prompt:
+        """With the model's own tokens where it has them, else through its template, without thinking."""
+        if self.fim is not None:
+            return await self._in_thread(fim_prompt, self.tokenizer, self.fim, prefix, suffix, extra, filename)
+        template, messages = self._get_template(), chat_messages(prefix, suffix, extra, filename)
+        return await self._in_thread(lambda: template.encode(self.tokenizer, messages, enable_thinking=False))
 
     async def prompt(self, prompt: str | list[int]) -> Prompt:
         """A prompt as it is; text may name control tokens, and begins as the model wants prompts to begin.
@@ -59,6 +71,11 @@ class Text:
             if not 0 <= token < self.tokenizer.n_vocab:
                 raise RequestError("bad_parameter", f"tokens: the model has no token {token}", parameter="tokens")
         return await self._in_thread(detokenize, self.tokenizer, tokens, special)
+
+    def _get_template(self) -> ChatTemplate:
+        if isinstance(self._template, RequestError):
+            raise from_wire(self._template.to_wire())
+        return self._template
 
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
         return await trio.to_thread.run_sync(work, *args, abandon_on_cancel=True, limiter=self._threads)
@@ -88,4 +105,4 @@ class Texts:
                 template = load_template(file.metadata, tokenizer)
             except RequestError as error:
                 template = error
-            return Text(tokenizer, template, self._threads)
+            return Text(tokenizer, template, read_fim(file.metadata, tokenizer.vocabulary), self._threads)

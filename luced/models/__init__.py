@@ -1,7 +1,7 @@
 """The architectures that luced runs: one row here and one flat file beside it.
 
 `load` imports the file of an architecture, which has `spec(metadata, weights) -> Spec` and
-`build(tape, spec, weights, batch) -> logits`.
+`build(tape, spec, weights, batch) -> x`: the last layer's output [E, n], before the output norm.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Architecture:
-    """`name` is GGUF's general.architecture and the name of the module here; `models` are some that people run."""
+    """`name` is GGUF's general.architecture and the name of the module here; `models` are some that people run.
+
+    `capabilities`: what it can do beside answering; to ask for another is an error.
+    """
 
     name: str
     models: str
+    capabilities: frozenset[str] = frozenset({"embed"})
 
 
 ARCHITECTURES = {

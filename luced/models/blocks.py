@@ -35,8 +35,13 @@ def angles(t: Tape, b: Batch, rope: Rope, name: str, divisors: list[float] | Non
     return rope_angles(t, b.positions, constant(name, rope.frequencies(divisors)), rope.magnitude)
 
 
+def hidden(t: Tape, s: Spec, w: Weights, x: Value) -> Value:
+    """[E, n]: what all rows of the last layer's x are once normed, as embeddings are made of it."""
+    return rms_norm(t, x, w["output_norm.weight"], s.eps)
+
+
 def head(t: Tape, s: Spec, w: Weights, b: Batch, x: Value) -> Value:
-    """Logits [V, m] of the wanted rows; without an output matrix the embedding table serves."""
+    """Logits [V, m] of the wanted rows of the last layer's x; without an output matrix the embedding table serves."""
     x = rows_of(t, x, b.out_index)
     x = rms_norm(t, x, w["output_norm.weight"], s.eps)
     output: Weight = w.get("output.weight") or w["token_embd.weight"]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from luced.device.values import Value
 from luced.gguf.metadata import Metadata
-from luced.models.blocks import Batch, angles, gated, head, linear
+from luced.models.blocks import Batch, angles, gated, linear
 from luced.models.spec import Rope, Spec, read_spec
 from luced.models.weights import Weights
 from luced.ops import GELU_TANH, ROPE_NEOX, add, attention, embed, rms_norm, rope
@@ -53,4 +53,4 @@ def build(t: Tape, s: Spec, w: Weights, b: Batch) -> Value:
         h = rms_norm(t, x, blk["ffn_norm.weight"], s.eps)
         h = linear(t, blk, "ffn_down", gated(t, blk, h, GELU_TANH))
         x = add(t, x, rms_norm(t, h, blk["post_ffw_norm.weight"], s.eps))
-    return head(t, s, w, b, x)
+    return x

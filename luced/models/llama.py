@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from luced.device.values import Value
 from luced.gguf.metadata import Metadata
-from luced.models.blocks import Batch, angles, gated, head, linear
+from luced.models.blocks import Batch, angles, gated, linear
 from luced.models.spec import Spec, read_spec
 from luced.models.weights import Weights
 from luced.ops import ROPE_NORM, SILU, attention, embed, rms_norm, rope
@@ -34,4 +34,4 @@ def build(t: Tape, s: Spec, w: Weights, b: Batch) -> Value:
         h = rms_norm(t, x, blk["ffn_norm.weight"], s.eps)
         h = gated(t, blk, h, SILU)
         x = linear(t, blk, "ffn_down", h, add=x)
-    return head(t, s, w, b, x)
+    return x

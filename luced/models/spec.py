@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from luced.errors import ModelError
 from luced.gguf.metadata import Metadata
 
+POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # GGUF's pooling_type
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -69,6 +71,7 @@ class Spec:
     groups: tuple[Group, ...]
     rope_window: Rope | None = None  # of the windowed layers, where it differs
     final_softcap: float = 0.0
+    pooling: str = "mean"  # of hidden states into an embedding, where the caller does not say
 
     def with_windows(self, window: int, windowed: list[bool]) -> Spec:
         """The layers parted into a full and a windowed group."""
@@ -101,11 +104,14 @@ def read_spec(m: Metadata, n_vocab: int) -> Spec:
         attention_scale=m.float(f"{arch}.attention.scale", 0.0) or head_dim**-0.5,
         rope=read_rope(m, arch, head_dim, n_ctx),
         groups=(),
+        pooling=POOLINGS.get(m.int(f"{arch}.pooling_type", 1), "mean"),
     )
     if not 0 < n_head_kv <= n_head or n_head % n_head_kv:
         raise m.bad(f"{n_head} heads cannot share {n_head_kv} key heads")
     if m.int(f"{arch}.expert_count", 0):
         raise ModelError("unsupported_model", f"{arch} with experts is not supported")
+    if not m.bool(f"{arch}.attention.causal", True):
+        raise ModelError("unsupported_model", f"{arch} without a causal mask is not supported")
     m.int(f"{arch}.vocab_size", n_vocab)
     return spec.with_windows(0, [False] * spec.n_layer)
 

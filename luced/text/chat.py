@@ -58,17 +58,19 @@ class ChatTemplate:
         except Exception as error:  # a template is a program: it may raise anything
             raise RequestError("bad_template", f"the model's chat template: {error}") from error
 
-    def encode(self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]]) -> Prompt:
+    def encode(self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], **variables: Any) -> Prompt:
         """The prompt that asks for the next message. Names of control tokens in the messages stay text."""
         checked = check_messages(messages)
-        text = self.render(checked)
-        literal = self._literal(tokenizer.specials, checked, text)
+        text = self.render(checked, **variables)
+        literal = self._literal(tokenizer.specials, checked, text, variables)
         tokens = tokenizer.encode(text, special=True, bos=False, literal=literal)
         if tokenizer.add_bos and tokenizer.bos_id is not None and tokens[:1] != [tokenizer.bos_id]:
             tokens.insert(0, tokenizer.bos_id)
         return Prompt(text, tokens, [i for i, token in enumerate(tokens, 1) if token in tokenizer.eog_ids])
 
-    def _literal(self, specials: SpecialTokens, messages: list[Message], text: str) -> bytearray | None:
+    def _literal(
+        self, specials: SpecialTokens, messages: list[Message], text: str, variables: dict[str, Any]
+    ) -> bytearray | None:
         """For each character of `text`: 1 if it is part of a control token's name that a message brought.
 
         Rendered once more with these characters replaced, one for one, the text tells where they have gone: it must
@@ -78,7 +80,7 @@ class ChatTemplate:
         marked = [message | {"content": _mark(message["content"], specials, found)} for message in messages]
         if not found:
             return None
-        again = self.render(marked)
+        again = self.render(marked, **variables)
         literal = bytearray(a != b for a, b in zip(text, again, strict=False))
         if len(again) != len(text) or any(
             ord(text[i]) + _MARK != ord(again[i]) for i, one in enumerate(literal) if one

@@ -46,6 +46,16 @@ class Family:
     marker: str
 
 
+# Names of the tokens that fill-in-the-middle models were trained with: Qwen, StarCoder and Granite, SantaCoder,
+# CodeLlama, DeepSeek, in this order. Keys are those of GGUF's tokenizer.ggml.fim_*_token_id.
+FIM_NAMES = {
+    "pre": ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "▁<PRE>", "<｜fim▁begin｜>"),
+    "suf": ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "▁<SUF>", "<｜fim▁hole｜>"),
+    "mid": ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "▁<MID>", "<｜fim▁end｜>"),
+    "rep": ("<|repo_name|>", "<reponame>", "<repo_name>"),
+    "sep": ("<|file_sep|>", "<file_sep>"),
+}
+
 FAMILIES = {"gemma3": Family(_GEMMA, "<start_of_turn>"), "qwen3": Family(_CHATML, "<|im_start|>")}
 
 

@@ -15,6 +15,8 @@ N_VOCAB = 50
 class FakeModel:
     architecture = "fake"
     n_vocab = N_VOCAB
+    capabilities = frozenset({"embed"})
+    pooling = "mean"
 
     def __init__(
         self,
@@ -55,12 +57,14 @@ class FakeModel:
                 value = self._value(sequence.tables, token, position)
                 for cells, slots in zip(self._cells, chunk.slots, strict=True):
                     cells[slots[i]] = value
+            if chunk.has_result and sequence.pooling:  # the vector is what the last row saw
+                emitted.append(Emitted(-1, LENGTH, vector=[float(value)]))
             if chunk.n_out:
                 row = self._rows[sequence.slot]
                 assert row is not None
                 position = chunk.position + len(chunk.tokens)
                 emitted.append(row.emit(_draw(value, sequence.sampling.seed, sequence.choice, position, row.generated)))
-        assert len(emitted) == plan.n_out
+        assert sum(one.vector is None for one in emitted) == plan.n_out
         return emitted
 
     def close(self) -> None:

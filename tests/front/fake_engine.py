@@ -70,7 +70,13 @@ class FakeEngine:
             case link.Load():
                 self.load(message)
             case link.Unload():
+                for request in self.waiting:
+                    error = LuceError("cancelled", f"{message.model} was unloaded")
+                    self.send(link.Failed(request, error.to_wire()))
+                self.waiting.clear()
                 self.send(link.Unloaded(message.model))
+            case link.Generate() if message.pooling:
+                self.embed(message)
             case link.Generate():
                 self.waiting[message.id] = self.run(message)
                 self.advance(message.id)
@@ -96,7 +102,16 @@ class FakeEngine:
         if load.model == "slow":
             (self.folder / "go").open().close()
         self.loaded.append(load.model)
-        self.send(link.Loaded(load.model, "llama", N_CTX, N_VOCAB, {"weights": TOTAL_BYTES}, 0.0))
+        can = [] if load.model == "slow" else ["embed"]
+        self.send(link.Loaded(load.model, "llama", N_CTX, N_VOCAB, {"weights": TOTAL_BYTES}, 0.0, can, "cls"))
+
+    def embed(self, generate: link.Generate) -> None:
+        """A vector of [n tokens, 1, 2]."""
+        if script(generate.prompt) == ["die"] and not (self.folder / "DIED").exists():
+            (self.folder / "DIED").touch()
+            die()
+        self.send(link.Embedded(generate.id, [float(len(generate.prompt)), 1.0, 2.0]))
+        self.finish(generate.id, 0, "length", 0)
 
     def advance(self, request: int) -> None:
         if next(self.waiting[request], "over") == "over":
@@ -161,7 +176,7 @@ class FakeEngine:
 
 
 def script(prompt: list[int]) -> list[str]:
-    text = bytes(token - FIRST_BYTE if token >= FIRST_BYTE else 0 for token in prompt).decode()
+    text = bytes(token - FIRST_BYTE if FIRST_BYTE <= token < FIRST_BYTE + 256 else 0 for token in prompt).decode()
     in_chat = re.findall(r"\0user\n(.*?)\0", text, re.DOTALL)
     return (in_chat[-1] if in_chat else text).split(";")
 

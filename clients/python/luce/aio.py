@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -20,10 +20,10 @@ import trio
 
 from . import calls
 from .aio_streams import AsyncStream, AsyncSubscription
-from .calls import Ask, Call, Calls, Messages, Received, Sampling
+from .calls import Ask, Call, Calls, Embedding, Messages, Received, Sampling
 from .errors import LuceError
 from .paths import find_socket
-from .results import Hello, Loaded, Model, Prompt, Status, Tokens
+from .results import Embeddings, Hello, Loaded, Model, Prompt, Status, Tokens
 
 T = TypeVar("T")
 RECEIVE_BYTES = 1 << 16
@@ -73,6 +73,25 @@ class AsyncClient:
     def complete(self, prompt: str | Sequence[int], *, model: str = "", **sampling: Unpack[Sampling]) -> AsyncStream:
         """What follows a text or token ids."""
         return AsyncStream(self, calls.complete(prompt, model, sampling))
+
+    def infill(
+        self,
+        prefix: str,
+        suffix: str = "",
+        *,
+        extra: Mapping[str, str] | None = None,
+        filename: str = "",
+        model: str = "",
+        **sampling: Unpack[Sampling],
+    ) -> AsyncStream:
+        """What belongs between two texts; `extra` maps names of other files to their text."""
+        return AsyncStream(self, calls.infill(prefix, suffix, extra or {}, filename, model, sampling))
+
+    async def embed(
+        self, inputs: Sequence[str | Sequence[int]], *, model: str = "", **options: Unpack[Embedding]
+    ) -> Embeddings:
+        """A vector for each text or list of token ids."""
+        return await self._ask(calls.embed(inputs, model, options))
 
     async def tokenize(
         self, text: str, *, model: str = "", special: bool = False, bos: bool = False, pieces: bool = False

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 from . import wire
 from .errors import LuceError, from_wire
 from .messages import LEVEL, MAX_FRAME_BYTES, TOPICS
-from .results import Answer, Event, Hello, Loaded, Model, Progress, Prompt, Status, Text, Tokens, read
+from .results import Answer, Embeddings, Event, Hello, Loaded, Model, Progress, Prompt, Status, Text, Tokens, read
 
 T = TypeVar("T")
 Messages = str | Sequence[Mapping[str, str]]
@@ -47,6 +47,17 @@ class Sampling(TypedDict, total=False):
     keep_alive: str | float
 
 
+class Embedding(TypedDict, total=False):
+    """How embeddings are made: docs/protocol.md says what each means."""
+
+    pooling: str
+    normalise: bool
+    dimensions: int
+    priority: str
+    deadline_s: float
+    keep_alive: str | float
+
+
 @dataclass(frozen=True)
 class Ask(Generic[T]):
     """A method with its parameters, and how its result is read."""
@@ -69,6 +80,19 @@ def chat(messages: Messages, model: str, system: str | None, sampling: Mapping[s
 def complete(prompt: str | Sequence[int], model: str, sampling: Mapping[str, Any]) -> Ask[Answer]:
     params = {"model": model, "prompt": prompt, **_sampling(sampling)}
     return Ask("complete", params, lambda result: read(Answer, result))
+
+
+def infill(
+    prefix: str, suffix: str, extra: Mapping[str, str], filename: str, model: str, sampling: Mapping[str, Any]
+) -> Ask[Answer]:
+    files = [{"filename": name, "text": text} for name, text in extra.items()]
+    params = {"model": model, "prefix": prefix, "suffix": suffix, "extra": files, "filename": filename}
+    return Ask("infill", {**params, **_sampling(sampling)}, lambda result: read(Answer, result))
+
+
+def embed(inputs: Sequence[str | Sequence[int]], model: str, options: Mapping[str, Any]) -> Ask[Embeddings]:
+    given = [item if isinstance(item, str) else list(item) for item in inputs]
+    return Ask("embed", {"model": model, "inputs": given, **options}, lambda result: read(Embeddings, result))
 
 
 def tokenize(text: str, model: str, *, special: bool, bos: bool, pieces: bool) -> Ask[Tokens]:

@@ -12,17 +12,17 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from . import calls
-from .calls import Ask, Call, Calls, Messages, Received, Sampling, StreamEvent
+from .calls import Ask, Call, Calls, Embedding, Messages, Received, Sampling, StreamEvent
 from .errors import LuceError
 from .paths import find_socket
-from .results import Answer, Event, Loaded, Model, Progress, Prompt, Status, Text, Tokens
+from .results import Answer, Embeddings, Event, Loaded, Model, Progress, Prompt, Status, Text, Tokens
 
 T = TypeVar("T")
 RECEIVE_BYTES = 1 << 16
@@ -69,6 +69,25 @@ class Client:
     def complete(self, prompt: str | Sequence[int], *, model: str = "", **sampling: Unpack[Sampling]) -> Stream:
         """What follows a text or token ids."""
         return Stream(self, self._start(calls.complete(prompt, model, sampling)))
+
+    def infill(
+        self,
+        prefix: str,
+        suffix: str = "",
+        *,
+        extra: Mapping[str, str] | None = None,
+        filename: str = "",
+        model: str = "",
+        **sampling: Unpack[Sampling],
+    ) -> Stream:
+        """What belongs between two texts; `extra` maps names of other files to their text."""
+        return Stream(self, self._start(calls.infill(prefix, suffix, extra or {}, filename, model, sampling)))
+
+    def embed(
+        self, inputs: Sequence[str | Sequence[int]], *, model: str = "", **options: Unpack[Embedding]
+    ) -> Embeddings:
+        """A vector for each text or list of token ids."""
+        return self._ask(calls.embed(inputs, model, options))
 
     def tokenize(
         self, text: str, *, model: str = "", special: bool = False, bos: bool = False, pieces: bool = False

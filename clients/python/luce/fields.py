@@ -151,6 +151,12 @@ def _float(value: Any) -> float:
     return float(value)
 
 
+def _inputs(value: Any) -> list[str | list[int]]:
+    if type(value) is not list:
+        raise TypeError
+    return [_READERS["str|list[int]"](item) for item in value]
+
+
 def _duration(value: Any) -> str | float:
     if type(value) not in (str, int, float):
         raise TypeError
@@ -173,5 +179,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "list[str]": _list_of(str),
     "list[int]": _list_of(int),
     "str|list[int]": lambda value: value if type(value) is str else _list_of(int)(value),
+    "list[str|list[int]]": _inputs,
     "map[int,float]": _biases,
 }

@@ -6,6 +6,7 @@ generated from it. Shared by daemon and clients; depends on nothing but the stan
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from .fields import Field, Method, Notification, read_fields
@@ -53,6 +54,8 @@ SAMPLING = (
     DEADLINE,
     KEEP_ALIVE,
 )  # fmt: skip
+
+INFILL_DEFAULTS = {"temperature": 0.0, "max_tokens": 128}  # an editor wants something short, and the same again
 
 ANSWER = (
     Field("model", "str", "The model that answered."),
@@ -142,6 +145,48 @@ METHODS = (
         ),
         ANSWER,
         ("text", "progress"),
+        role="inference",
+        computes=True,
+    ),
+    Method(
+        "infill",
+        "What belongs between two texts. Models with tokens for it are asked with those, others through their chat"
+        " template, which `degraded` then tells. With max_tokens 0 the prompt is only put into the cache.",
+        (
+            MODEL,
+            Field("prefix", "str", "The text before the cursor."),
+            Field("suffix", "str", "The text after it.", ""),
+            Field("extra", "list[File]", "Other files that matter. Best first those that change least.", [], 0, 256),
+            Field("filename", "str", "Of the text itself.", ""),
+            *(replace(f, default=INFILL_DEFAULTS.get(f.name, f.default)) for f in SAMPLING),
+        ),
+        ANSWER,
+        ("text", "progress"),
+        role="inference",
+        computes=True,
+    ),
+    Method(
+        "embed",
+        "A vector for each input, made of the model's hidden states.",
+        (
+            MODEL,
+            Field("inputs", "list[str|list[int]]", "Texts, read with bos (see tokenize), or ids.", low=1, high=512),
+            Field("pooling", "str", "What is made of the tokens' states: their mean, the last one, or the first (cls)."
+                  " Absent: what the model was trained for, or mean.", None, choices=("mean", "last", "cls")),
+            Field("normalise", "bool", "Scale each vector to the length 1.", True),
+            Field("dimensions", "int", "Keep this many values of each vector. Absent: all.", None, 1),
+            Field("priority", "str", "Class of the request.", "interactive", choices=("interactive", "agent", "batch")),
+            DEADLINE,
+            KEEP_ALIVE,
+        ),
+        (
+            Field("model", "str", "The model that made them."),
+            Field("embeddings", "list[list[float]]", "A vector for each input, in order."),
+            Field("pooling", "str", "What was made of the tokens' states."),
+            Field("usage", "Usage", "Counts of tokens."),
+            Field("timings", "Timings", "Where the time went."),
+        ),
+        ("progress",),
         role="inference",
         computes=True,
     ),

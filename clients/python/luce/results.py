@@ -101,6 +101,17 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Embeddings:
+    """A vector for each input. `pooling`: mean | last | cls, what was made of the tokens' states."""
+
+    model: str
+    embeddings: tuple[list[float], ...]
+    pooling: str
+    usage: Usage
+    timings: Timings
+
+
+@dataclass(frozen=True)
 class Limits:
     frame_bytes: int
     nesting: int

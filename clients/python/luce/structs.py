@@ -9,6 +9,10 @@ TYPES = (
         Field("role", "str", "Who says it.", choices=("system", "user", "assistant", "tool")),
         Field("content", "str", "The text."),
     )),
+    Type("File", "A file that an infill may depend on.", (
+        Field("filename", "str", "As the model shall know it."),
+        Field("text", "str", "What is in it."),
+    )),
     Type("Choice", "One answer.", (
         Field("index", "int", "0 up to n - 1."),
         Field("text", "str", "The whole text; never half a code point, and nothing of a stop string."),
