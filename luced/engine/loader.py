@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from pathlib import Path
 
@@ -36,8 +35,11 @@ def load(
     runner = record(path, device, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch, cache_bytes=cache_bytes)
     try:
         _check_fits(runner)
+        total = sum(t.n_bytes for t in runner.weights.file.tensors.values())
+        yield 0, total
         yield from _fill_checked(runner)
-        runner.allocate()
+        for _ in runner.allocate():
+            yield total, total
     except BaseException:
         runner.close()
         raise
@@ -116,14 +118,15 @@ def _plan_cache(
     fits = min(wanted, (n_full - 1) * PAGE_SIZE)  # one page spare, for copies on write
     least = min(wanted, n_ctx or MIN_CTX)
     if fits < least:
+        facts = {"n_ctx": wanted}
+        if not cache_bytes:  # else it is not free memory that is lacking
+            facts["lack_bytes"] = int((_pages(least) * per_page + near_bytes) / SHARE_OF_FREE) + n_weights - free
         raise ModelError(
             "no_memory",
             f"{wanted} tokens of context need {_pages(wanted) * per_page >> 20} MiB of KV pages,"
             f" {max(0, budget) >> 20} MiB are free beside {n_weights >> 20} MiB of weights",
-            n_ctx=wanted,
-            lack_bytes=math.inf
-            if cache_bytes
-            else int((_pages(least) * per_page + near_bytes) / SHARE_OF_FREE) + n_weights - free,
+            "",
+            **facts,
         )
     groups = tuple(GroupSpec(g.name, n_window.get(g.name, n_full), g.window) for g in spec.groups)
     return fits, groups

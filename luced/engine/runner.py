@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,8 +103,9 @@ class Runner:
     def tapes(self) -> list[Tape]:
         return [self.tape, self.count_tape, *self.copy_tapes]
 
-    def allocate(self) -> None:
-        """Takes memory for all but the weights, which are in place, and compiles. ModelError: no kernel for a type."""
+    def allocate(self) -> Iterator[None]:
+        """Takes memory for all but the weights, which are in place, and compiles, in slices: others may have steps
+        between them. ModelError: no kernel for a type."""
         seen = dict.fromkeys(s for t in self.tapes for s in t.storages("constant", "input", "cache"))
         offsets, _ = self.tape.plan_activations()
         self._held.append(self.device.allocate(list(seen)))
@@ -111,8 +113,11 @@ class Runner:
         calls = self.tape.calls
         body = calls[: self.n_body]
         self.program = self.device.compile(body + calls[self.n_hidden :])
+        yield
         self.pooled_program = self.device.compile(calls)  # what the hidden states of all rows are wanted from
+        yield
         self.forward = self.device.compile(body + calls[self.n_hidden : self.n_forward])
+        yield
         self.pooler = Pooler(self.device.view(self.hidden)) if self.hidden else None
         self.count_program = self.device.compile(self.count_tape.calls)
         self.copy_programs = [self.device.compile(t.calls) for t in self.copy_tapes]

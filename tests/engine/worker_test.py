@@ -24,6 +24,7 @@ class Front:
         ours, theirs = socket.socketpair()
         ours.settimeout(10)
         self.models: dict[str, FakeModel] = {}
+        self.steps: list[int] = []  # that all models had had, at each slice of a load
         self.may_load = threading.Event()
         self.may_load.set()
         self.socket = ours
@@ -44,6 +45,7 @@ class Front:
                 raise MemoryError
         for done in range(4):
             assert self.may_load.wait(10)
+            self.steps.append(sum(len(model.plans) for model in self.models.values()))
             yield done, 4
         self.models[load.model] = FakeModel()
         return self.models[load.model]
@@ -120,6 +122,17 @@ def test_a_load_tells_how_far_it_is_while_others_are_answered(front: Front) -> N
     if not any(isinstance(m, link.Finished) for m in messages):
         messages += front.hear_until(link.Finished)
     assert tokens(messages) == alone(front.models["m"].groups, generate(), 0)[0]
+
+
+def test_a_load_gives_way_to_a_step_after_each_slice(front: Front) -> None:
+    front.load()
+    front.say(generate(max_tokens=200))
+    front.hear_until(link.Tokens)
+    front.say(link.Load("other", "a file"))
+    front.hear_until(link.Loaded)
+    between = [b - a for a, b in zip(front.steps, front.steps[1:], strict=False)]
+    assert between[4:] == [1, 1, 1]  # the slices of `other`; those of `m` had nobody beside them
+    assert set(between[:3]) == {0}
 
 
 @pytest.mark.parametrize(("path", "code"), [("missing", "bad_model_file"), ("huge", "no_memory")])

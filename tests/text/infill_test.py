@@ -41,8 +41,13 @@ QWEN = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "
     [
         (
             QWEN,
-            "<|repo_name|>repository\n<|file_sep|>b.py\nb=1\n<|file_sep|>c.py\nc=2\n<|file_sep|>a.py\n"
-            "<|fim_prefix|>x=<|fim_suffix|>;y<|fim_middle|>",
+            """<|repo_name|>repository
+<|file_sep|>b.py
+b=1
+<|file_sep|>c.py
+c=2
+<|file_sep|>a.py
+<|fim_prefix|>x=<|fim_suffix|>;y<|fim_middle|>""",
         ),
         (QWEN[:3], "<|fim_prefix|>b.py\nb=1\nc.py\nc=2\nx=<|fim_suffix|>;y<|fim_middle|>"),
         (
