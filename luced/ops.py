@@ -73,10 +73,10 @@ def _quantize(t: Tape, x: Value) -> Value:
     return out
 
 
-def rms_norm(t: Tape, x: Value, weight: Weight, eps: float) -> Value:
+def rms_norm(t: Tape, x: Value, weight: Weight, eps: float, name: str = "") -> Value:
     """Same shape as x [D, n] or [D, H, n]: each D values over their root mean square, times weight [D]."""
     _check(weight.ne == (x.ne[0],), "rms_norm", weight.rows, x)
-    out = t.claim(weight.name, "F32", *x.ne, rows=x.rows)
+    out = t.claim(name or weight.name, "F32", *x.ne, rows=x.rows)
     a, b = (v if len(v.ne) == 3 else v.split(v.ne[0]) for v in (x, out))
     t.append("rms_norm", x.rows, ["out"], x=a, weight=weight.rows, out=b, eps=eps)
     return out

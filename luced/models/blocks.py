@@ -37,7 +37,7 @@ def angles(t: Tape, b: Batch, rope: Rope, name: str, divisors: list[float] | Non
 
 def hidden(t: Tape, s: Spec, w: Weights, x: Value) -> Value:
     """[E, n]: what all rows of the last layer's x are once normed, as embeddings are made of it."""
-    return rms_norm(t, x, w["output_norm.weight"], s.eps)
+    return rms_norm(t, x, w["output_norm.weight"], s.eps, "hidden")
 
 
 def head(t: Tape, s: Spec, w: Weights, b: Batch, x: Value) -> Value:
