@@ -29,7 +29,7 @@ def test_llama_cpp_reads_it_as_hf(name: str, tmp_path: Path) -> None:
     best = logits.argmax(1)
     last = int(np.flatnonzero(((best > 35) & (best < 130)) | (best >= 259))[-1])
     expected = logits[last] - np.logaddexp.reduce(logits[last])
-    ours = LlamaCpp(path, n_threads=1).logprobs(tokens(case)[: last + 1], tinygguf.N_VOCAB)
+    ours = LlamaCpp(path).logprobs(tokens(case)[: last + 1], tinygguf.N_VOCAB)
     assert len(ours) == tinygguf.N_VOCAB
     # llama.cpp looks GELU up in a table of halves.
     tolerance = 5e-3 if case.architecture == "gemma3" else 1e-4

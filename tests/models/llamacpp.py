@@ -11,14 +11,14 @@ import xllamacpp
 
 
 class LlamaCpp:
-    """A model in llama.cpp, in this process."""
+    """A model in llama.cpp, in this process. On one thread: several spin, and on a busy machine that takes minutes."""
 
-    def __init__(self, path: Path, n_ctx: int = 512, n_threads: int = 2) -> None:
+    def __init__(self, path: Path, n_ctx: int = 512) -> None:
         p = xllamacpp.CommonParams()
         p.model.path = str(path)
         p.n_ctx = n_ctx
         p.n_parallel = 1
-        p.cpuparams.n_threads = n_threads
+        p.cpuparams.n_threads = 1
         p.warmup = False
         p.verbosity = -1
         p.cache_type_k = p.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
