@@ -29,9 +29,13 @@ cp -r /run/given/system /run/systemd/system
 cp -a /etc /run/etc
 mount --bind /run/etc /etc
 cp -r /run/given/etc/. /etc/
-systemd-sysusers /etc/sysusers.d/luced.conf
+systemd-sysusers /etc/sysusers.d/luced.conf /etc/sysusers.d/user.conf
 systemd-tmpfiles --create /etc/tmpfiles.d/luced.conf
 install -D -m 0644 -t /var/lib/luce/models /run/given/models/*
+mkdir -p /home/alice/.config/systemd /home/alice/.local/bin
+cp -r /run/given/user /home/alice/.config/systemd/user
+ln -s /run/given/luced /home/alice/.local/bin/luced
+chown -R alice:alice /home/alice
 # The units of the machine around it are not looked at: some would mount, or empty /tmp.
 exec env -i PATH="$PATH" container=x SYSTEMD_UNIT_PATH=/run/systemd/system \
   /lib/systemd/systemd --system --log-target=console --default-standard-output=journal

@@ -25,6 +25,18 @@ SYSTEMD = Path("/lib/systemd/systemd")
 BORROWED = ("sysinit.target", "basic.target", "sockets.target", "shutdown.target", "systemd-journald.service")
 BORROWED_SOCKETS = ("systemd-journald.socket", "systemd-journald-dev-log.socket")
 WAIT_S = 60
+USER = "alice"  # of the machine; starts as user.service, what logind does elsewhere
+USER_MANAGER = f"""
+[Service]
+Type=notify
+User={USER}
+Environment=XDG_RUNTIME_DIR=/run/user/{USER}
+RuntimeDirectory=user/{USER}
+RuntimeDirectoryMode=0700
+Delegate=yes
+KillMode=mixed
+ExecStart={SYSTEMD} --user
+"""
 
 
 def why_not() -> str:
@@ -58,6 +70,7 @@ class Machine:
         for name in ("sysusers", "tmpfiles"):
             (etc / f"{name}.d").mkdir(parents=True)
             shutil.copy(UNITS / f"{name}.conf", etc / f"{name}.d" / "luced.conf")
+        (etc / "sysusers.d" / "user.conf").write_text(f"u {USER} - - /home/{USER} /bin/sh\n")
         (folder / "models").mkdir()
         tiny_chat_model(folder / "models" / "tiny.gguf")
         (etc / "luce").mkdir()
@@ -102,6 +115,13 @@ class Machine:
         assert done.returncode == 0, (words, done.stderr, self.log(), self.journal())
         return done.stdout
 
+    def user_systemctl(self, *words: str) -> str:
+        """Of USER's own systemd."""
+        as_user = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups")
+        done = self.run(*as_user, "env", f"XDG_RUNTIME_DIR=/run/user/{USER}", "systemctl", "--user", *words)
+        assert done.returncode == 0, (words, done.stderr, self.log())
+        return done.stdout
+
     def show(self, prop: str, unit: str = "luced.service") -> str:
         return self.systemctl("show", "--value", "--property", prop, unit).strip()
 
@@ -144,4 +164,6 @@ class Machine:
             (system / unit.name).write_text(render(unit, "/run/given/luced"))
         for name in (*BORROWED, *BORROWED_SOCKETS):
             shutil.copy(SYSTEMD.parent / "system" / name, system)
+        (system / "user.service").write_text(USER_MANAGER)
+        shutil.copytree(UNITS / "user", self.folder / "user")
         (system / "default.target").write_text("[Unit]\nDescription=the end of the start\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import luce
-from tests.systemd.machine import Machine, why_not
+from tests.systemd.machine import USER, WAIT_S, Machine, why_not
 
 SECRET = "xylophone"
 
@@ -67,6 +67,16 @@ def test_members_of_the_group_may_connect_and_nobody_else(machine: Machine) -> N
 
     assert connects("luce")
     assert not connects("nogroup")
+
+
+def test_the_socket_for_inference_is_opened_to_the_group(machine: Machine, changed: Path) -> None:
+    changed.write_text("[Service]\nEnvironment=LUCE_INFERENCE_SOCKET=/run/luce/inference/luced.sock\n")
+    machine.systemctl("daemon-reload")
+    machine.systemctl("restart", "luced.service")
+    with machine.client() as client:
+        inference = client.status().inference_socket
+    assert inference is not None
+    assert (inference.mode, inference.group, inference.problem) == ("0660", "luce", "")
 
 
 def test_a_reload_reads_the_settings(machine: Machine) -> None:
@@ -182,3 +192,18 @@ def test_it_stops_cleanly_though_the_engine_hangs(machine: Machine) -> None:
             stream.read()
         assert caught.value.name == "shutting_down"
     assert has_stopped_cleanly(machine)
+
+
+def test_a_users_own_units(machine: Machine) -> None:
+    machine.systemctl("start", "user.service")
+    machine.user_systemctl("start", "luced.socket")
+    folder = machine.root / "run/user" / USER / "luce"
+    assert f"{folder.stat().st_mode:o} {(folder / 'luced.sock').stat().st_mode:o}" == "40700 140600"
+    with luce.Client(folder / "luced.sock", timeout=WAIT_S) as client:
+        assert client.chat(SECRET, max_tokens=4, temperature=0).read().choices
+        pid = client.status().pid
+    shown = machine.user_systemctl("show", "--property=MainPID,StatusText,ActiveState", "luced.service")
+    assert set(shown.split("\n")) >= {f"MainPID={pid}", "StatusText=loaded tiny", "ActiveState=active"}
+    machine.user_systemctl("reload", "luced.service")
+    machine.user_systemctl("stop", "luced.service")
+    assert "Result=success" in machine.user_systemctl("show", "--property=Result", "luced.service")
