@@ -179,5 +179,7 @@ def test_the_worker_tells_the_queue(front: Front, monkeypatch: pytest.MonkeyPatc
     while told[-1]:
         told += [m.ids for m in front.hear_until(link.Queued) if isinstance(m, link.Queued)]
     assert told[0] == sorted(told[0])
-    assert [len(ids) for ids in told] == sorted((len(ids) for ids in told), reverse=True)
+    lengths = [len(ids) for ids in told]
+    fullest = lengths.index(max(lengths))  # they need not all have come by the first report
+    assert lengths[fullest:] == sorted(lengths[fullest:], reverse=True)
     assert len(told) > 4

@@ -65,6 +65,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._sources = sorted({str(Path(m.__path__[0]).parent) for m in (luced, luce, luce_shell)})
+        self._readable = sorted({sys.base_prefix, sys.prefix, str(ROOT), *self._sources})
         self._write_units()
         etc = folder / "etc"
         for name in ("sysusers", "tmpfiles"):
@@ -77,8 +78,7 @@ class Machine:
         (etc / "luce" / "luced.toml").write_text('default_model = "tiny"\n')
 
     def __enter__(self) -> Self:
-        readable = sorted({sys.base_prefix, sys.prefix, str(ROOT), *self._sources})
-        command = [*NAMESPACES, "bash", str(Path(__file__).with_name("boot.sh")), str(self.folder), *readable]
+        command = [*NAMESPACES, "bash", str(Path(__file__).with_name("boot.sh")), str(self.folder), *self._readable]
         with open(self.folder / "log", "wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
@@ -162,6 +162,11 @@ class Machine:
         self.folder.chmod(0o755)
         for unit in UNITS.glob("luced.*"):
             (system / unit.name).write_text(render(unit, "/run/given/luced"))
+        (system / "luced.service.d").mkdir()
+        # A checkout in /tmp would be hidden by PrivateTmp=.
+        hidden = [folder for folder in self._readable if folder.startswith(("/tmp/", "/var/tmp/"))]
+        binds = "".join(f"BindReadOnlyPaths={folder}\n" for folder in hidden)
+        (system / "luced.service.d" / "checkout.conf").write_text(f"[Service]\n{binds}")
         for name in (*BORROWED, *BORROWED_SOCKETS):
             shutil.copy(SYSTEMD.parent / "system" / name, system)
         (system / "user.service").write_text(USER_MANAGER)
