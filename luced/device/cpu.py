@@ -60,7 +60,7 @@ class Cpu:
 
     def bind(self, storage: Storage) -> None:
         """Reads a weight where the file is mapped."""
-        storage.pointer = np.frombuffer(storage.data, np.uint8).__array_interface__["data"][0]
+        storage.pointer = _address(np.frombuffer(storage.data, np.uint8))
 
     def view(self, value: Value) -> Array:
         """The value as an array, in place, shape in reverse ggml order; the bytes, where numpy lacks the type."""
@@ -94,7 +94,7 @@ class Memory:
         if n_bytes > 1 << 21:
             self._pages.madvise(mmap.MADV_HUGEPAGE)
         self.bytes = np.frombuffer(self._pages, np.uint8)
-        self.pointer: int = self.bytes.__array_interface__["data"][0]
+        self.pointer = _address(self.bytes)
 
 
 class Program:
@@ -134,11 +134,16 @@ def _field(file: str, name: str, default: int) -> int:
     return default
 
 
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
 def _tensor(value: Value) -> abi.Tensor:
     s = value.storage
     pointer = s.pointer
     if not pointer and s.data is not None:
-        pointer = np.frombuffer(s.data, np.uint8).__array_interface__["data"][0]
+        pointer = _address(np.frombuffer(s.data, np.uint8))
     return _describe(pointer + value.offset, value.type, value.ne, value.nb, value.packed)
 
 

@@ -83,11 +83,6 @@ class Call:
         counter = [self.rows.counter] if self.rows else []
         return [v for v in self.args.values() if isinstance(v, Value)] + counter
 
-    def out(self) -> Value:
-        value = self.args[self.outs[0]]
-        assert isinstance(value, Value)
-        return value
-
 
 def aligned(n: int) -> int:
     return -(-n // ALIGNMENT) * ALIGNMENT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from luced import ops
 from luced.device.abi import FaultCode
-from luced.device.cpu import Cpu, Memory
+from luced.device.cpu import Cpu, Memory, Program
 from luced.device.values import make_value
 from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, ROW_STATE, SAMPLE_ROW, GroupInputs, Inputs
 from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan
@@ -111,12 +112,9 @@ class Runner:
         self._held.append(self.device.allocate(list(seen)))
         self._held.append(self.device.allocate(list(offsets), list(offsets.values())))
         calls = self.tape.calls
-        body = calls[: self.n_body]
-        self.program = self.device.compile(body + calls[self.n_hidden :])
+        self.program = self.device.compile(calls[: self.n_body] + calls[self.n_hidden :])
         yield
         self.pooled_program = self.device.compile(calls)  # what the hidden states of all rows are wanted from
-        yield
-        self.forward = self.device.compile(body + calls[self.n_hidden : self.n_forward])
         yield
         self.pooler = Pooler(self.device.view(self.hidden)) if self.hidden else None
         self.count_program = self.device.compile(self.count_tape.calls)
@@ -138,7 +136,7 @@ class Runner:
         """One Emitted for each chunk that has a result. EngineError: the device failed."""
         self._copy(plan)
         drawing = self.fill(plan)
-        self._count(plan, drawing)
+        self._count(plan)
         pooler = self.pooler if any(chunk.sequence.pooling for chunk in plan.chunks) else None
         program = self.pooled_program if pooler else self.program
         program.run()
@@ -147,6 +145,12 @@ class Runner:
             raise _lost(fault)
         emitted = self._emitted(drawing)
         return pooler.merge(plan.chunks, emitted) if pooler else emitted
+
+    @cached_property
+    def forward(self) -> Program:
+        """As far as the logits: the daemon never asks for it."""
+        calls = self.tape.calls
+        return self.device.compile(calls[: self.n_body] + calls[self.n_hidden : self.n_forward])
 
     def forward_all(self, chunk: Chunk) -> npt.NDArray[np.float32]:
         """Logits [n, n_vocab] of all rows of a chunk, at most n_seqs, without drawing."""
@@ -216,7 +220,7 @@ class Runner:
         a.state_slots[m] = s.slot
         return end
 
-    def _count(self, plan: Plan, drawing: list[Chunk]) -> None:
+    def _count(self, plan: Plan) -> None:
         """Brings the counts of penalised sequences up to date before they are drawn from."""
         entries: list[tuple[int, int, int]] = []
         for chunk in plan.chunks:
