@@ -35,7 +35,7 @@ def load(
     runner = record(path, device, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch, cache_bytes=cache_bytes)
     try:
         _check_fits(runner)
-        total = sum(t.n_bytes for t in runner.weights.file.tensors.values())
+        total = _tensor_bytes(runner.weights.file)
         yield 0, total
         yield from _fill_checked(runner)
         for _ in runner.allocate():
@@ -103,7 +103,7 @@ def _plan_cache(
     cell = spec.n_head_kv * (spec.head_dim + spec.head_dim_v) // block * block_bytes
     page_bytes = {g.name: PAGE_SIZE * cell * len(g.layers) for g in spec.groups}
     wanted = n_ctx or spec.n_ctx
-    n_weights = sum(t.n_bytes for t in file.tensors.values())
+    n_weights = _tensor_bytes(file)
     free = device.free_bytes()
     budget = cache_bytes or int(max(0, free - n_weights) * SHARE_OF_FREE)
     # Enough for four conversations of full length, or for what there is.
@@ -130,6 +130,10 @@ def _plan_cache(
         )
     groups = tuple(GroupSpec(g.name, n_window.get(g.name, n_full), g.window) for g in spec.groups)
     return fits, groups
+
+
+def _tensor_bytes(file: File) -> int:
+    return sum(t.n_bytes for t in file.tensors.values())
 
 
 def _pages(n_tokens: int) -> int:
@@ -193,8 +197,9 @@ def _fill(runner: Runner) -> Generator[tuple[int, int], None, None]:
     runner.hold(device.allocate(packed))
     for s in rows:
         device.bind(s)
-    total = sum(s.packs.storage.n_bytes for s in packed if s.packs is not None) + sum(s.n_bytes for s in rows)
-    done = sum(s.n_bytes for s in rows)
+    # A tied embedding table is packed and mapped: it counts once, as do the tensors that need no packing.
+    total = _tensor_bytes(runner.weights.file)
+    done = total - sum(s.packs.storage.n_bytes for s in packed if s.packs is not None)
     for s in packed:
         assert s.packs is not None
         n_rows, row_bytes = s.packs.ne[1], s.packs.nb[1]
