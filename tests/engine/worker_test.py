@@ -10,7 +10,7 @@ import pytest
 
 from luce import wire
 from luced import link
-from luced.engine.plan import Model
+from luced.engine.plan import Emitted, Model, Plan
 from luced.engine.port import Port
 from luced.engine.worker import Worker
 from luced.errors import ModelError
@@ -174,9 +174,22 @@ def test_unload_ends_its_requests(front: Front) -> None:
 
 def test_abandoned_and_truncated(front: Front) -> None:
     front.load()
+    fake, may_go_on, spoken = front.models["m"], threading.Event(), threading.Event()
+    step = fake.step
+
+    def wait_and_step(plan: Plan) -> list[Emitted]:
+        if spoken.is_set():
+            assert may_go_on.wait(10)
+        emitted = step(plan)
+        if emitted:
+            spoken.set()
+        return emitted
+
+    fake.step = wait_and_step  # type: ignore[method-assign]
     front.say(generate(1, max_tokens=200), generate(2, max_tokens=200))
     front.hear_until(link.Tokens)
     front.say(link.Abandon(1), link.Truncate(2, 0, 1), link.AskState(7))
+    may_go_on.set()  # not before: they would be done
     messages = front.hear_until(link.State)
     finished = [m for m in messages if isinstance(m, link.Finished)]
     assert [(f.id, f.reason) for f in finished] == [(2, "truncated")]
