@@ -123,19 +123,32 @@ def rope(t: Tape, x: Value, angles: Value, mode: int) -> Value:
     return out
 
 
-def attention(t: Tape, q: Value, k: Value, v: Value, cache: Cache, scale: float) -> Value:
-    """[Dv, H, n]: stores k [D, n_kv, n] and v [Dv, n_kv, n], then attends q [D, H, n] over the sequence's pages."""
-    _check(q.ne[0] == k.ne[0] == cache.k_pages.ne[0] and q.ne[1] % k.ne[1] == 0, "attention", q, k)
+def kv_write(t: Tape, k: Value, v: Value, cache: Cache) -> None:
+    """Stores k [D, n_kv, n] and v [Dv, n_kv, n] in the cells of this step's rows."""
     c = cache
+    _check(k.ne[:2] == (c.k_pages.ne[0], c.k_pages.ne[2]), "kv_write", k, c.k_pages)
+    _check(v.ne[:2] == (c.v_pages.ne[0], c.v_pages.ne[2]), "kv_write", v, c.v_pages)
     t.append(
-        "kv_write", q.rows, [], k=k, v=v, slots=c.slots, positions=c.row_pos,
+        "kv_write", k.rows, [], k=k, v=v, slots=c.slots, positions=c.row_pos,
         k_pages=c.k_pages, v_pages=c.v_pages, cell_pos=c.cell_pos,
     )  # fmt: skip
-    out = t.claim(f"{q.name.removesuffix('.rope')}.attention", "F32", v.ne[0], q.ne[1], q.ne[2], rows=q.rows)
+
+
+def attention(t: Tape, q: Value, k: Value, v: Value, cache: Cache, scale: float, softcap: float = 0.0) -> Value:
+    """[Dv, H, n]: stores k [D, n_kv, n] and v [Dv, n_kv, n], then attends q [D, H, n] over the sequence's pages."""
+    kv_write(t, k, v, cache)
+    return attend(t, q, cache, scale, softcap)
+
+
+def attend(t: Tape, q: Value, cache: Cache, scale: float, softcap: float = 0.0) -> Value:
+    """[Dv, H, n]: q [D, H, n] over the sequence's pages, in which this step's keys and values are already."""
+    c = cache
+    _check(q.ne[0] == c.k_pages.ne[0] and q.ne[1] % c.k_pages.ne[2] == 0, "attention", q, c.k_pages)
+    out = t.claim(f"{q.name.removesuffix('.rope')}.attention", "F32", c.v_pages.ne[0], *q.ne[1:], rows=q.rows)
     t.append(
         "attention", q.rows, ["out"], q=q, k_pages=c.k_pages, v_pages=c.v_pages, cell_pos=c.cell_pos,
         page_table=c.page_table, row_seq=c.row_seq, row_pos=c.row_pos, row_cell=c.row_cell, seq_past=None,
-        parents=None, sinks=None, out=out, workspace=None, scale=scale, softcap=0.0, window=c.window,
+        parents=None, sinks=None, out=out, workspace=None, scale=scale, softcap=softcap, window=c.window,
     )  # fmt: skip
     return out
 

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 Tensors = dict[str, NDArray[np.float32]]
 
 # model_type of HF: general.architecture of GGUF.
-ARCHITECTURES = {"llama": "llama", "qwen3": "qwen3", "gemma3_text": "gemma3"}
+ARCHITECTURES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
+}
+PLUS_ONE = ("gemma2", "gemma3")  # whose norms the converter adds 1 to
 COMMON_NAMES = {
     "embed_tokens": "token_embd",
     "norm": "output_norm",
@@ -91,8 +98,7 @@ def tiny_chat_model(path: Path, *, seed: int = 0, n_ctx: int = 2048, dtype: str 
 
 
 def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = False) -> Path:
-    """An HF causal LM (llama, qwen3 or gemma3 text) as the converters write it; with the vocabulary of
-    tiny_chat_model, or with none."""
+    """An HF causal LM as the converters write it; with the vocabulary of tiny_chat_model, or with none."""
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
@@ -112,6 +118,10 @@ def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = Fal
         writer.add_tokenizer_model("none")
     tensors = _tensors(model, architecture)
     rope = config.rope_parameters
+    if architecture == "gemma2":
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
     if architecture == "gemma3":
         writer.add_sliding_window(config.sliding_window)
         windowed = [kind == "sliding_attention" for kind in config.layer_types]
@@ -137,7 +147,7 @@ def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = Fal
 def _tensors(model: Any, architecture: str) -> Tensors:
     """The model's weights by GGUF name, changed as the converter of this architecture does."""
     config = model.config
-    names = COMMON_NAMES | (GEMMA_NAMES if architecture == "gemma3" else PLAIN_NAMES)
+    names = COMMON_NAMES | (GEMMA_NAMES if architecture.startswith("gemma") else PLAIN_NAMES)
     tensors = {}
     for hf_name, tensor in model.state_dict().items():
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
@@ -149,7 +159,7 @@ def _tensors(model: Any, architecture: str) -> Tensors:
             name = f"blk.{i}.{names[inner]}.{suffix}"
         else:
             name = f"{names[stem]}.{suffix}"
-        if architecture == "gemma3" and "norm" in name:
+        if architecture in PLUS_ONE and "norm" in name:
             value = value + 1
         if architecture == "llama" and ".attn_q." in name:
             value = _paired(value, config.num_attention_heads)

@@ -81,8 +81,9 @@ def _record(file: File, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cac
             "ask for a shorter context",
         )
     kv_type = kv_type.upper()
-    if min(spec.head_dim, spec.head_dim_v) % BLOCKS[kv_type][0]:
-        raise ModelError("unsupported_model", f"heads of {spec.head_dim} values cannot be kept as {kv_type}")
+    for n in {n for g in spec.groups for n in (g.head_dim, g.head_dim_v)}:
+        if n % BLOCKS[kv_type][0]:
+            raise ModelError("unsupported_model", f"heads of {n} values cannot be kept as {kv_type}")
     n_ctx, groups = _plan_cache(file, spec, device, n_ctx, kv_type, n_batch, cache_bytes)
     try:
         limits = Limits(n_ctx, n_batch, N_SEQS, PAGE_SIZE, kv_type)
@@ -100,8 +101,8 @@ def _plan_cache(
 ) -> tuple[int, tuple[GroupSpec, ...]]:
     """The context that fits, and pages for each group: the full group's are what is left after the windows'."""
     block, block_bytes = BLOCKS[kv_type]
-    cell = spec.n_head_kv * (spec.head_dim + spec.head_dim_v) // block * block_bytes
-    page_bytes = {g.name: PAGE_SIZE * cell * len(g.layers) for g in spec.groups}
+    cell_bytes = {g.name: g.n_head_kv * (g.head_dim + g.head_dim_v) // block * block_bytes for g in spec.groups}
+    page_bytes = {g.name: PAGE_SIZE * cell_bytes[g.name] * len(g.layers) for g in spec.groups}
     wanted = n_ctx or spec.n_ctx
     n_weights = _tensor_bytes(file)
     free = device.free_bytes()

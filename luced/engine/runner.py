@@ -89,9 +89,9 @@ class Runner:
             for layer in group.layers:
                 k, v = (
                     make_value(
-                        f"blk.{layer}.{name}", "cache", self.kv_type, d, self.page_size, s.n_head_kv, spec.n_pages
+                        f"blk.{layer}.{name}", "cache", self.kv_type, d, self.page_size, group.n_head_kv, spec.n_pages
                     )
-                    for name, d in (("k_pages", s.head_dim), ("v_pages", s.head_dim_v))
+                    for name, d in (("k_pages", group.head_dim), ("v_pages", group.head_dim_v))
                 )
                 caches[layer] = ops.Cache(
                     k, v, g.cell_pos, g.page_table, g.slots, i.row_seq, i.positions, i.row_cell, group.window

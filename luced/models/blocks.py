@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from luced.device.values import Value
-from luced.models.spec import Rope, Spec
+from luced.models.rope import Rope
+from luced.models.spec import Spec
 from luced.models.weights import Block, Weights
 from luced.ops import Cache, Weight, glu, matmul, rms_norm, rope_angles, rows_of, softcap
 from luced.tape import Tape, constant

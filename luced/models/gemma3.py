@@ -11,7 +11,8 @@ from dataclasses import replace
 from luced.device.values import Value
 from luced.gguf.metadata import Metadata
 from luced.models.blocks import Batch, angles, gated, linear
-from luced.models.spec import Rope, Spec, read_spec
+from luced.models.rope import Rope
+from luced.models.spec import Spec, read_spec
 from luced.models.weights import Weights
 from luced.ops import GELU_TANH, ROPE_NEOX, add, attention, embed, rms_norm, rope
 from luced.tape import Tape
@@ -28,7 +29,7 @@ def spec(m: Metadata, n_vocab: int) -> Spec:
     else:
         windowed = [i % PERIOD < PERIOD - 1 for i in range(s.n_layer)]
     if s.n_layer == 62:  # the 27B model, whose scale no key tells
-        s = replace(s, attention_scale=(s.n_embd / s.n_head) ** -0.5)
+        s = replace(s, attention_scale=(s.n_embd / s.n_heads[0]) ** -0.5)
     s = replace(s, final_softcap=m.float("gemma3.final_logit_softcapping", 0.0))
     s = replace(s, rope_window=Rope(s.rope.n_rot, m.float("gemma3.rope.freq_base_swa", 10000.0)))
     return s.with_windows(window, [w and window > 0 for w in windowed])

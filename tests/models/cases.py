@@ -15,6 +15,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from tests import tinygguf
+
 GOLDENS = Path(__file__).parent / "goldens"
 N_TOKENS = 80
 N_VOCAB = 96
@@ -40,6 +42,13 @@ GEMMA: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 34, "head_dim":
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
     },
 }
+GEMMA2: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 34, "head_dim": 20, "num_key_value_heads": 1} | {
+    "num_hidden_layers": 3,
+    "query_pre_attn_scalar": 20,
+    "sliding_window": 24,
+    "attn_logit_softcapping": 4.0,
+    "final_logit_softcapping": 5.0,
+}
 
 
 @dataclass(frozen=True)
@@ -62,8 +71,12 @@ CASES = {
     # Quantised weights meet int8 activations, HF's meet F32: what is tested here is that the formats are read right.
     "llama_q8_0": Case("llama", BLOCKS, "Q8_0", 5e-2, 0.7),
     "llama_q4_1": Case("llama", BLOCKS, "Q4_1", 5e-2, 0.7),
+    "qwen2": Case("qwen2", {"tie_word_embeddings": True, "head_dim": 10}),
+    "qwen2_untied": Case("qwen2", {"tie_word_embeddings": False, "num_key_value_heads": 4, "head_dim": 10}, gain=1.5),
     "qwen3": Case("qwen3", {"tie_word_embeddings": True}),
     "qwen3_untied": Case("qwen3", {"tie_word_embeddings": False, "num_key_value_heads": 1}),
+    "gemma2": Case("gemma2", GEMMA2),
+    "gemma2_wide": Case("gemma2", GEMMA2 | {"sliding_window": 40, "num_key_value_heads": 2}),
     "gemma3": Case("gemma3", GEMMA),
     "gemma3_pattern": Case(
         "gemma3",
@@ -86,6 +99,8 @@ def make(case: Case) -> Any:
 
     config_class, model_class = {
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+        "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+        "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
         "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
         "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
     }[case.architecture]
@@ -105,7 +120,7 @@ def _random(random: np.random.Generator, name: str, shape: tuple[int, ...], case
         value *= case.gain / math.sqrt(shape[1])
         kind = gguf.GGMLQuantizationType[case.dtype]
         return np.asarray(gguf.quants.dequantize(gguf.quants.quantize(value, kind), kind))
-    return 0.3 * value + (0 if name.endswith("bias") or case.architecture == "gemma3" else 1)
+    return 0.3 * value + (0 if name.endswith("bias") or case.architecture in tinygguf.PLUS_ONE else 1)
 
 
 def reference(model: Any, ids: list[int]) -> NDArray[np.float32]:

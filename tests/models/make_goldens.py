@@ -1,6 +1,9 @@
-"""Writes goldens/: each case's GGUF file and HF's logits for it. `python -m tests.models.make_goldens`; needs torch."""
+"""Writes goldens/: each case's GGUF file and HF's logits for it. `python -m tests.models.make_goldens [CASE...]`; needs
+torch."""
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 
@@ -12,7 +15,8 @@ MAX_BYTES = 300_000
 
 def main() -> None:
     GOLDENS.mkdir(exist_ok=True)
-    for name, case in CASES.items():
+    for name in sys.argv[1:] or CASES:
+        case = CASES[name]
         model = make(case)
         path = tinygguf.export(model, GOLDENS / f"{name}.gguf", case.dtype)
         np.savez_compressed(GOLDENS / f"{name}.npz", tokens=tokens(case), logits=reference(model, tokens(case)))

@@ -59,7 +59,7 @@ def test_every_instruction_set(name: str, isa: str) -> None:
     assert_near(ours, expected, CASES[name].tolerance)
 
 
-@pytest.mark.parametrize("name", ["llama", "llama_bf16", "llama_q8_0", "qwen3", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "llama_bf16", "llama_q8_0", "qwen2", "qwen3", "gemma2", "gemma3"])
 def test_chunks_and_threads_change_no_bit(name: str) -> None:
     path, ids, _ = golden(name)
     whole = logits(path, ids, n_threads=1)

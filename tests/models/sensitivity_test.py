@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.cases import CASES, GEMMA, LLAMA3, make, reference, tokens
+from tests.models.cases import CASES, GEMMA, GEMMA2, LLAMA3, make, reference, tokens
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +41,9 @@ def test_one_percent_in_any_tensor(name: str) -> None:
         ("llama", {"rope_parameters": LLAMA3 | {"rope_theta": 505.0}}),
         ("llama", {"rms_norm_eps": 1e-4}),
         ("qwen3", {"rms_norm_eps": 1e-4}),
+        ("gemma2", {"sliding_window": GEMMA2["sliding_window"] + 1}),
+        ("gemma2", {"attn_logit_softcapping": 4.04}),
+        ("gemma2", {"final_logit_softcapping": 5.05}),
         ("gemma3", {"sliding_window": GEMMA["sliding_window"] + 1}),
         ("gemma3", {"query_pre_attn_scalar": 21}),
         ("gemma3_pattern", {"final_logit_softcapping": 5.05}),

@@ -1,0 +1,34 @@
+"""qwen2: Qwen2 and Qwen2.5 dense. As llama, with biases on q, k and v, and rope on halves (NEOX)."""
+
+from __future__ import annotations
+
+from luced.device.values import Value
+from luced.gguf.metadata import Metadata
+from luced.models.blocks import Batch, angles, gated, linear
+from luced.models.spec import Spec, read_spec
+from luced.models.weights import Weights
+from luced.ops import ROPE_NEOX, SILU, attention, embed, rms_norm, rope
+from luced.tape import Tape
+
+
+def spec(m: Metadata, n_vocab: int) -> Spec:
+    return read_spec(m, n_vocab)
+
+
+def build(t: Tape, s: Spec, w: Weights, b: Batch) -> Value:
+    x = embed(t, w["token_embd.weight"], b.tokens)
+    turns = angles(t, b, s.rope, "rope")
+    for i in range(s.n_layer):
+        blk = w.block(i)
+        h = rms_norm(t, x, blk["attn_norm.weight"], s.eps)
+        q = linear(t, blk, "attn_q", h).split(s.head_dim)
+        k = linear(t, blk, "attn_k", h).split(s.head_dim)
+        v = linear(t, blk, "attn_v", h).split(s.head_dim_v)
+        q = rope(t, q, turns, ROPE_NEOX)
+        k = rope(t, k, turns, ROPE_NEOX)
+        h = attention(t, q, k, v, b.caches[i], s.attention_scale).join()
+        x = linear(t, blk, "attn_output", h, add=x)
+        h = rms_norm(t, x, blk["ffn_norm.weight"], s.eps)
+        h = gated(t, blk, h, SILU)
+        x = linear(t, blk, "ffn_down", h, add=x)
+    return x
