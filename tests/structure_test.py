@@ -36,6 +36,7 @@ PARTS = {
         "luced.text luced.gguf luced.link luced.config luced.errors luced luce",
         "trio prometheus_client httpx2 huggingface_hub",
     ),
+    "luced.text.worker": Part("luced.text luced.gguf luced.errors luce"),
     "luced.text": Part("luced.gguf luced.errors", "tokenizers jinja2"),
     "luced.engine": Part(
         "luced.models luced.tape luced.ops luced.device luced.gguf luced.link luced.config luced.errors luce",

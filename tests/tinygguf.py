@@ -55,8 +55,10 @@ WORDS = ("the", "and", "you", "is", "in", "of", "to", "hello", "world", "what", 
 N_VOCAB = 300
 
 
-def tiny_chat_model(path: Path, *, seed: int = 0, n_ctx: int = 2048, dtype: str = "F32") -> Path:
-    """A llama with a byte-level BPE vocabulary of 300 tokens and the ChatML template: small enough to serve in a test,
+def tiny_chat_model(
+    path: Path, *, seed: int = 0, n_ctx: int = 2048, dtype: str = "F32", template: str = CHATML
+) -> Path:
+    """A llama with a byte-level BPE vocabulary of 300 tokens and a chat template: small enough to serve in a test,
     and its answers are noise that depends on every token of the prompt. Needs no torch."""
     n_embd, n_head, n_kv, n_ff, n_layer = 64, 4, 2, 128, 2
     head = n_embd // n_head
@@ -93,7 +95,7 @@ def tiny_chat_model(path: Path, *, seed: int = 0, n_ctx: int = 2048, dtype: str 
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(N_VOCAB)
-    add_vocabulary(writer)
+    add_vocabulary(writer, template)
     return _write(writer, tensors, dtype)
 
 
@@ -184,7 +186,7 @@ def _llama3_divisors(rope: dict[str, Any], head_dim: int) -> NDArray[np.float32]
     return np.asarray(1 / ((1 - smooth) / rope["factor"] + smooth), np.float32)
 
 
-def add_vocabulary(writer: gguf.GGUFWriter) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter, template: str = CHATML) -> None:
     """Ids: the special tokens, 3 + b for byte b, then as many merges (towards a few English words) as fit."""
     spelling = _byte_spelling()
     tokens = [*SPECIAL, *spelling]
@@ -206,7 +208,7 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_bos_token_id(tokens.index("<|im_start|>"))
     writer.add_eos_token_id(tokens.index("<|im_end|>"))
     writer.add_add_bos_token(False)
-    writer.add_chat_template(CHATML)
+    writer.add_chat_template(template)
 
 
 def _byte_spelling() -> list[str]:

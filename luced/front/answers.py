@@ -15,8 +15,8 @@ from luced.front.choice import Choice, Piece
 from luced.front.request import EngineRequest
 from luced.front.resident import Resident
 from luced.front.texts import Text
-from luced.text.chat import Prompt
-from luced.text.infill import Fence
+from luced.text.fence import Fence
+from luced.text.prompt import Prompt
 
 SAMPLING = {
     "temperature", "top_k", "top_p", "min_p", "typical_p",
@@ -118,7 +118,7 @@ class Answer:
             model=loaded.model,
             prompt=self._prompt.tokens,
             sampling=_sampling(params, self._seed),
-            stop_ids=sorted({*params["stop_ids"], *(() if params["ignore_eos"] else self._text.tokenizer.eog_ids)}),
+            stop_ids=sorted({*params["stop_ids"], *(() if params["ignore_eos"] else self._text.eog_ids)}),
             max_tokens=max_tokens,
             n=params["n"],
             boundaries=self._prompt.boundaries,
@@ -129,9 +129,9 @@ class Answer:
 
     async def _generate(self, generate: link.Generate) -> list[link.Finished]:
         stops, stop_ids = self._params["stop"], frozenset(generate.stop_ids)
-        tokenizer, is_infill = self._text.tokenizer, self.call.method == "infill"
+        pieces, is_infill = self._text.pieces, self.call.method == "infill"
         self.choices = [
-            Choice(i, tokenizer, self._in_chat, stops, stop_ids, Fence() if self._in_chat and is_infill else None)
+            Choice(i, pieces, self._in_chat, stops, stop_ids, Fence() if self._in_chat and is_infill else None)
             for i in range(generate.n)
         ]
         self._enter("queue")

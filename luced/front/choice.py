@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from luced.text.detokenizer import Detokenizer
-from luced.text.infill import Fence
+from luced.text.fence import Fence
+from luced.text.pieces import Pieces
 from luced.text.stops import Stops
-from luced.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Choice:
     def __init__(
         self,
         index: int,
-        tokenizer: Tokenizer,
+        pieces: Pieces,
         begins: bool,
         stops: Sequence[str],
         stop_ids: frozenset[int],
@@ -39,8 +39,8 @@ class Choice:
         self.tokens: list[int] = []
         self.logprobs: list[dict[str, Any]] = []
         self.n_generated = 0  # with those that ended it
-        self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer, begins=begins)
+        self._pieces = pieces
+        self._detokenizer = Detokenizer(pieces, begins=begins)
         self._stops = Stops(stops)
         self._stop_ids = stop_ids
         self._fence = fence
@@ -91,7 +91,7 @@ class Choice:
 
     def _piece(self, text: str) -> Piece | None:
         begin, end = self._n_shown, min(self._stops.n_tokens, len(self.tokens))
-        if not self._tokenizer.has_text:
+        if not self._pieces.has_text:
             end = len(self.tokens)
         elif not text:
             return None
@@ -103,4 +103,4 @@ class Choice:
         return self._likelihood(token, logprob) | {"top": [self._likelihood(i, p) for i, p in top]}
 
     def _likelihood(self, token: int, logprob: float) -> dict[str, Any]:
-        return {"id": token, "bytes": self._tokenizer.token_bytes(token), "logprob": logprob}
+        return {"id": token, "bytes": self._pieces.token_bytes(token), "logprob": logprob}

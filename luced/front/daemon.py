@@ -71,6 +71,7 @@ class Daemon:
         async with trio.open_nursery() as engine:
             engine.start_soon(self.supervisor.run)
             async with trio.open_nursery() as sessions, trio.open_nursery() as nursery:
+                await nursery.start(self.texts.pool.run)
                 nursery.start_soon(self.residency.run)
                 nursery.start_soon(self.systemd.run)
                 for listener in filter(None, (self.listener, self.inference)):

@@ -44,7 +44,7 @@ class Embedding:
         """The result of the method. If the engine dies all is done again. EngineError: it died at every attempt."""
         self.call.daemon.answers.add(self)
         try:
-            inputs = [await self._tokens(given) for given in self.call.params["inputs"]]
+            inputs = await self._tokens(self.call.params["inputs"])
             self.n_prompt = sum(map(len, inputs))
             n_deaths, load_s = 0, 0.0
             while True:
@@ -60,11 +60,13 @@ class Embedding:
         finally:
             self.call.daemon.answers.remove(self)
 
-    async def _tokens(self, given: str | list[int]) -> list[int]:
-        tokens = await self._text.encode(given, special=False, bos=True) if isinstance(given, str) else given
-        if not tokens:
+    async def _tokens(self, given: list[str | list[int]]) -> list[list[int]]:
+        texts = [one for one in given if isinstance(one, str)]
+        encoded = iter(await self._text.encode(texts, special=False, bos=True) if texts else [])
+        inputs = [next(encoded) if isinstance(one, str) else one for one in given]
+        if not all(inputs):
             raise RequestError("bad_parameter", "inputs: one of them is empty", parameter="inputs")
-        return tokens
+        return inputs
 
     async def _embed(self, inputs: list[list[int]], loaded: link.Loaded, load_s: float) -> dict[str, Any]:
         params = self.call.params

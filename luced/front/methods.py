@@ -18,9 +18,9 @@ from luced.front.embedding import Embedding
 from luced.front.shelf import describe_models
 from luced.front.texts import Text
 from luced.gguf.catalogue import Entry
-from luced.text.infill import Context
 
 MAX_NAME_CHARS = 100  # of client and tenant
+AT_ONCE = 4096  # tokens
 STATE_S = 0.5  # to wait for the engine's word about its models
 
 Handler = Callable[[Call], Awaitable[dict[str, Any]]]
@@ -66,7 +66,7 @@ async def hello(call: Call) -> dict[str, Any]:
 async def chat(call: Call) -> dict[str, Any]:
     entry = await _find(call)
     with call.daemon.residency.hold(entry, call.params["keep_alive"]) as resident:  # it loads while the prompt is made
-        text = await call.daemon.texts.of(entry)
+        text = await call.daemon.texts.of(entry, call.session)
         prompt = await text.chat(call.params["messages"])
         return await Answer(call, resident, text, prompt, in_chat=True).run()
 
@@ -74,7 +74,7 @@ async def chat(call: Call) -> dict[str, Any]:
 async def complete(call: Call) -> dict[str, Any]:
     entry = await _find(call)
     with call.daemon.residency.hold(entry, call.params["keep_alive"]) as resident:
-        text = await call.daemon.texts.of(entry)
+        text = await call.daemon.texts.of(entry, call.session)
         prompt = await text.prompt(call.params["prompt"])
         return await Answer(call, resident, text, prompt).run()
 
@@ -82,10 +82,9 @@ async def complete(call: Call) -> dict[str, Any]:
 async def infill(call: Call) -> dict[str, Any]:
     entry, params = await _find(call), call.params
     with call.daemon.residency.hold(entry, params["keep_alive"]) as resident:
-        text = await call.daemon.texts.of(entry)
-        extra = [Context(**context) for context in params["extra"]]
-        prompt = await text.infill(params["prefix"], params["suffix"], extra, params["filename"])
-        if text.fim is not None:
+        text = await call.daemon.texts.of(entry, call.session)
+        prompt = await text.infill(params["prefix"], params["suffix"], params["extra"], params["filename"])
+        if text.has_fim:
             return await Answer(call, resident, text, prompt).run()
         degraded = [f"{entry.name} has no tokens for text with a hole: it was asked through its chat template"]
         return await Answer(call, resident, text, prompt, degraded, in_chat=True).run()
@@ -94,15 +93,19 @@ async def infill(call: Call) -> dict[str, Any]:
 async def embed(call: Call) -> dict[str, Any]:
     entry = await _find(call)
     with call.daemon.residency.hold(entry, call.params["keep_alive"]) as resident:
-        return await Embedding(call, resident, await call.daemon.texts.of(entry)).run()
+        return await Embedding(call, resident, await call.daemon.texts.of(entry, call.session)).run()
 
 
 async def tokenize(call: Call) -> dict[str, Any]:
     text, params = await _text(call), call.params
-    tokens = await text.encode(params["text"], special=params["special"], bos=params["bos"])
+    (tokens,) = await text.encode([params["text"]], special=params["special"], bos=params["bos"])
     if not params["pieces"]:
         return {"tokens": tokens}
-    return {"tokens": tokens, "pieces": [text.tokenizer.token_bytes(token) for token in tokens]}
+    pieces: list[bytes] = []
+    for begin in range(0, len(tokens), AT_ONCE):
+        pieces += map(text.pieces.token_bytes, tokens[begin : begin + AT_ONCE])
+        await trio.lowlevel.checkpoint()  # others shall not wait for all of them
+    return {"tokens": tokens, "pieces": pieces}
 
 
 async def detokenize(call: Call) -> dict[str, Any]:
@@ -112,7 +115,7 @@ async def detokenize(call: Call) -> dict[str, Any]:
 
 async def template(call: Call) -> dict[str, Any]:
     text = await _text(call)
-    prompt = await text.chat(call.params["messages"])
+    prompt = await text.chat(call.params["messages"], with_text=True)
     return {"prompt": prompt.text, "tokens": prompt.tokens}
 
 
@@ -209,7 +212,7 @@ async def _find(call: Call) -> Entry:
 
 
 async def _text(call: Call) -> Text:
-    return await call.daemon.texts.of(await _find(call))
+    return await call.daemon.texts.of(await _find(call), call.session)
 
 
 def describe_cache(state: dict[str, Any]) -> dict[str, int]:

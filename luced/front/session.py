@@ -42,6 +42,7 @@ class Session:
         self.greeted = False
         self.refusal: RequestError | None = None  # what hello answers
         self.calls: dict[int, Call] = {}
+        self.text_turn = trio.Lock()  # one text at a time is worked on
         self._stream = stream
         self._outbox, self._outgoing = trio.open_memory_channel[bytes](OUTBOX_FRAMES)
         self._reading = trio.CancelScope()

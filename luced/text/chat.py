@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
@@ -15,22 +15,18 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from luced.errors import ModelError, RequestError
 from luced.text.families import default_template
+from luced.text.pieces import no_text
+from luced.text.prompt import Prompt
 from luced.text.special import SpecialTokens
-from luced.text.tokenizer import NoModel, Tokenizer
+from luced.text.tokenizer import Tokenizer
 from luced.text.vocabulary import scalar
 
 ROLES = ("system", "user", "assistant", "tool")
+MAX_CHARS = 16 << 20  # of a prompt: as much as a frame of the protocol may hold
+MAX_SAID = 1000  # characters of what a template says of an error
 _MARK = 0xF0000  # added to a character of the Basic Multilingual Plane: where a message has a control token's name
 
 Message = dict[str, str]
-
-
-class Prompt(NamedTuple):
-    """A conversation as the model reads it. boundaries: token counts at which a turn ends, for the prefix cache."""
-
-    text: str
-    tokens: list[int]
-    boundaries: list[int]
 
 
 class ChatTemplate:
@@ -39,8 +35,10 @@ class ChatTemplate:
     def __init__(self, source: str, bos_token: str, eos_token: str) -> None:
         try:
             self._template = _ENVIRONMENT.from_string(source)
-        except jinja2.TemplateError as error:
-            raise ModelError("bad_model_file", f"the model's chat template is not valid: {error}") from error
+        except MemoryError:
+            raise
+        except Exception as error:  # jinja2.TemplateError, or that it is nested too deeply for Python
+            raise ModelError("bad_model_file", f"the model's chat template is not valid: {_said(error)}") from error
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
     def render(
@@ -54,15 +52,29 @@ class ChatTemplate:
         variables |= {"add_generation_prompt": add_generation_prompt, "tools": tools}
         checked = check_messages(messages)
         try:
-            return self._template.render(self._tokens, messages=checked, **variables)
+            text = self._template.render(self._tokens, messages=checked, **variables)
+        except MemoryError:
+            raise
         except Exception as error:  # a template is a program: it may raise anything
-            raise RequestError("bad_template", f"the model's chat template: {error}") from error
+            raise RequestError("bad_template", f"the model's chat template: {_said(error)}") from error
+        if len(text) > MAX_CHARS:
+            what = f"the model's chat template makes {len(text)} characters of this, more than {MAX_CHARS}"
+            raise RequestError("bad_template", what, "send less, or use another model file")
+        return text
 
-    def encode(self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], **variables: Any) -> Prompt:
-        """The prompt that asks for the next message. Names of control tokens in the messages stay text."""
+    def encode(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Mapping[str, Any]],
+        on_rendered: Callable[[], None] = lambda: None,
+        **variables: Any,
+    ) -> Prompt:
+        """The prompt that asks for the next message. Names of control tokens in the messages stay text. on_rendered:
+        called when the template has done its work."""
         checked = check_messages(messages)
         text = self.render(checked, **variables)
         literal = self._literal(tokenizer.specials, checked, text, variables)
+        on_rendered()
         tokens = tokenizer.encode(text, special=True, bos=False, literal=literal)
         if tokenizer.add_bos and tokenizer.bos_id is not None and tokens[:1] != [tokenizer.bos_id]:
             tokens.insert(0, tokenizer.bos_id)
@@ -103,7 +115,7 @@ def _mark(content: str, specials: SpecialTokens, found: set[str]) -> str:
 def load_template(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate:
     """The chat template of a model. RequestError: it has none; ModelError: it is broken."""
     if not tokenizer.has_text:
-        raise NoModel.error()
+        raise no_text()
     source = scalar(metadata, "tokenizer.chat_template", str, None)
     if source is None:
         architecture = scalar(metadata, "general.architecture", str, None) or ""
@@ -140,6 +152,11 @@ def _check(i: int, message: Mapping[str, Any]) -> Message:
     if not isinstance(content, str):
         raise bad(f"needs a content that is text, not {type(content).__name__}")
     return {"role": role, "content": content}
+
+
+def _said(error: Exception) -> str:
+    """What an error says; the text of a template's own may be anything."""
+    return (str(error) or type(error).__name__)[:MAX_SAID].encode(errors="replace").decode()
 
 
 class _Generation(Extension):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from luced.text.tokenizer import NoModel, Tokenizer
+from luced.text.pieces import Pieces, no_text
+
+if TYPE_CHECKING:
+    from luced.text.tokenizer import Tokenizer
 
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 
@@ -17,7 +21,7 @@ class Detokenizer:
     space which the tokenizer may have put before it is dropped; False where they continue one.
     """
 
-    def __init__(self, tokenizer: Tokenizer, special: bool = False, begins: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer | Pieces, special: bool = False, begins: bool = True) -> None:
         self._tokenizer = tokenizer
         self._special = special
         self._drop_space = begins and tokenizer.add_space_prefix
@@ -53,6 +57,6 @@ class Detokenizer:
 def detokenize(tokenizer: Tokenizer, tokens: Iterable[int], special: bool) -> str:
     """The text of all of them. RequestError: the model's file has no tokenizer."""
     if not tokenizer.has_text:
-        raise NoModel.error()
-    detokenizer = Detokenizer(tokenizer, special)
-    return "".join(map(detokenizer.push, tokens)) + detokenizer.flush()
+        raise no_text()
+    data = b"".join(tokenizer.token_bytes(token, special) for token in tokens)
+    return (data.removeprefix(b" ") if tokenizer.add_space_prefix else data).decode(errors="replace")

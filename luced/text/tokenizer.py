@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 from luced.errors import ModelError, RequestError
 from luced.text import bpe
 from luced.text.bpe import Bpe
+from luced.text.pieces import Pieces, no_text, pack
 from luced.text.special import SpecialTokens
 from luced.text.spm import Spm
 from luced.text.vocabulary import Kind, Vocabulary, bad_key, read_vocabulary, scalar
@@ -93,6 +95,17 @@ class Tokenizer:
             piece = self._bytes[token] = self._piece(token, kind)
         return piece
 
+    def pieces(self) -> Pieces:
+        """The same for all tokens."""
+        kinds = self.vocabulary.kinds
+        hidden = bytes(kind in (Kind.CONTROL, Kind.UNKNOWN) for kind in kinds)
+        pieces = [
+            self.vocabulary.texts[token].encode() if hidden[token] else self._piece(token, kind)
+            for token, kind in enumerate(kinds)
+        ]
+        ends = pack(accumulate(map(len, pieces)))
+        return Pieces(b"".join(pieces), ends, hidden, self.has_text, self.add_space_prefix)
+
     def _piece(self, token: int, kind: int) -> bytes:
         if kind == Kind.NORMAL:
             return self._model.piece(token)
@@ -105,14 +118,10 @@ class NoModel:
     """Of a file without a tokenizer: its tokens have no text."""
 
     def encode(self, text: str) -> list[int]:
-        raise NoModel.error()
+        raise no_text()
 
     def piece(self, token: int) -> bytes:
         return b""
-
-    @staticmethod
-    def error() -> RequestError:
-        return RequestError("not_supported", "the model's file has no tokenizer", "send token ids")
 
 
 def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:

@@ -46,6 +46,7 @@ async def test_a_deadline_counts_while_the_model_loads(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "go")
     async with running(tmp_path) as house:
         client = await house.connect()
+        await client.call("tokenize", text="a", model="slow")
         error = await client.refused("complete", prompt="say:a", model="slow", deadline_s=0.3)
         assert (error["name"], error["data"]["phase"]) == ("deadline", "load")
         await trio.to_thread.run_sync((tmp_path / "go").write_bytes, b"")

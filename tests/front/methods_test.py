@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from luced.text.infill import Fence
+from luced.text.fence import Fence
 from tests.front.harness import Client, House, running
 
 

@@ -1,0 +1,108 @@
+"""One process that works on texts (luced.text.worker): its start, one job at a time, and what it dies of."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import trio
+
+from luce import wire
+from luce.errors import LuceError, from_wire
+from luced.errors import ModelError, RequestError
+from luced.front.process import describe_exit
+
+CPU_S = 20  # of one job; one MB of text that no tokenizer likes takes a third
+DATA_BYTES = 2 << 30  # of the process, with the vocabularies that it holds
+NO_MEMORY = 3  # exit status of luced.text.worker
+READ_BYTES = 1 << 16
+
+
+class WorkerDiedError(Exception):
+    """In the middle of a job. `stage`: file, template or text."""
+
+    def __init__(self, status: int, stage: str) -> None:
+        super().__init__(describe_exit(status))
+        self.status = status
+        self.stage = stage
+
+    @property
+    def is_innocent(self) -> bool:
+        """The job did not do it: somebody killed the process."""
+        return self.status in (-signal.SIGKILL, -signal.SIGTERM)
+
+    def blame(self, model: str) -> LuceError:
+        """The error of who asked."""
+        if self.status == -signal.SIGXCPU:
+            why = f"needed more than {CPU_S} s of CPU time"
+        elif self.status in (NO_MEMORY, -signal.SIGABRT):
+            why = f"needed more than {DATA_BYTES >> 20} MiB of memory"
+        else:
+            return LuceError("internal", f"the process that works on texts {self}", {"model": model})
+        if self.stage == "file":
+            what = f"to read the tokenizer and the chat template of {model} {why}"
+            return ModelError("bad_model_file", what, "replace the file", model=model)
+        if self.stage == "template":
+            what = f"the chat template of {model} {why}, and was ended"
+            remedy = "send less; if a short message fails too, the template is bad: use another file of this model"
+            return RequestError("bad_template", what, remedy, model=model)
+        what = f"to make tokens of this text {why}"
+        return RequestError("bad_parameter", what, "send less text at once", model=model)
+
+
+class TextWorker:
+    def __init__(self, process: trio.Process, stream: trio.SocketStream) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._stream = stream
+        self._connection = wire.Connection(wire.TRUSTED)
+
+    @classmethod
+    async def start(cls) -> TextWorker:
+        """It gets ready on its own, and ends with its link. OSError: it cannot be run."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            numbers = map(str, (theirs.fileno(), CPU_S, DATA_BYTES))
+            try:
+                process = await trio.lowlevel.open_process(
+                    [sys.executable, "-P", "-m", "luced.text.worker", *numbers],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C in the terminal is for the front alone
+                )
+            except BaseException:
+                ours.close()
+                raise
+        return cls(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+
+    async def ask(self, job: str, params: dict[str, Any]) -> dict[str, Any]:
+        """The result of a job. LuceError: it cannot be done. WorkerDiedError. If it is cancelled, this worker is to be
+        closed."""
+        stage = "template" if job in ("chat", "infill") else "text"  # until it says otherwise
+        try:
+            await self._stream.send_all(wire.request(0, job, params))
+            while data := await self._stream.receive_some(READ_BYTES):
+                self._connection.feed(data)
+                for event in self._connection:
+                    if isinstance(event, wire.Notification):
+                        stage = event.params["name"]
+                        continue
+                    assert isinstance(event, wire.Response), event
+                    if event.error is not None:
+                        raise from_wire(event.error)
+                    result: dict[str, Any] = event.result
+                    return result
+        except trio.BrokenResourceError:
+            pass
+        raise WorkerDiedError(await self._process.wait(), stage)
+
+    async def close(self) -> None:
+        with trio.CancelScope(shield=True):
+            if self._process.poll() is None:
+                self._process.kill()
+            await self._process.wait()
+            await self._stream.aclose()
