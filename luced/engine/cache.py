@@ -8,7 +8,7 @@ from typing import Any
 from luced.engine.pages import Pool
 from luced.engine.plan import GroupSpec
 from luced.engine.prefix import Node, PrefixCache, first_seen
-from luced.engine.sequence import Sequence
+from luced.engine.sequence import Sequence, Table
 
 
 class Cache:
@@ -116,9 +116,9 @@ class Cache:
         n_missing = -(-n_tokens // self.page_size) - n_pages
         return min(n_missing, self._most[g] - n_seen) if self._most[g] else n_missing
 
-    def _share(self, g: int, path: list[Node], length: int) -> list[int]:
+    def _share(self, g: int, path: list[Node], length: int) -> Table[int]:
         first = first_seen(length, self.groups[g].window) // self.page_size
-        table = [-1] * min(first, len(path)) + [node.pages[g] for node in path[first:]]
+        table = Table("i", [-1] * min(first, len(path)) + [node.pages[g] for node in path[first:]])
         for page in table[first:]:
             self.pools[g].hold(page)
         return table

@@ -17,7 +17,7 @@ from luced.device.cpu import Cpu
 from luced.engine import loader
 from luced.engine.plan import Chunk, Plan
 from luced.engine.runner import Runner
-from luced.engine.sequence import Request, Sequence
+from luced.engine.sequence import Request, Sequence, Table
 from luced.errors import RequestError
 from luced.link import Generate, Sampling
 
@@ -113,12 +113,13 @@ def chunk_of(runner: Runner, s: Sequence, position: int, n_rows: int, n_out: int
     """The next rows of the only sequence there is: its pages are taken in order, a window's over and over."""
     end = position + n_rows
     n_pages = -(-end // runner.page_size)
-    s.tables = [[p % g.n_pages if p >= n_pages - g.n_pages else -1 for p in range(n_pages)] for g in runner.groups]
+    pages = range(n_pages)
+    s.tables = [Table("i", [p % g.n_pages if p >= n_pages - g.n_pages else -1 for p in pages]) for g in runner.groups]
     slots = tuple([_slot(table, c, runner.page_size) for c in range(position, end)] for table in s.tables)
     return Chunk(s, s.tokens[position:end], position, slots, n_out, position == 0)
 
 
-def _slot(table: list[int], cell: int, page_size: int) -> int:
+def _slot(table: Table[int], cell: int, page_size: int) -> int:
     return table[cell // page_size] * page_size + cell % page_size
 
 

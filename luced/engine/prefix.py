@@ -10,9 +10,12 @@ In groups with a window a node may lack its page (-1). A match is cut to where e
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import MutableSequence, Sequence
 
 from luced.engine.pages import Pool
 from luced.engine.plan import GroupSpec
+
+Tables = Sequence[MutableSequence[int]]
 
 Key = tuple[int, ...]
 
@@ -69,9 +72,7 @@ class PrefixCache:
         length = self._cut(path, length)
         return path[: -(-length // size)], length
 
-    def insert(
-        self, tenant: str, tokens: list[int], n_tokens: int, tables: list[list[int]], path: list[Node]
-    ) -> Node | None:
+    def insert(self, tenant: str, tokens: list[int], n_tokens: int, tables: Tables, path: list[Node]) -> Node | None:
         """Keeps the pages of `tables`, which hold the cells of tokens[:n_tokens]; gives the node of a last page that is
         not full.
 
@@ -160,7 +161,7 @@ class PrefixCache:
         self._nodes[closest] = None
         return closest
 
-    def _share(self, node: Node, i: int, tables: list[list[int]]) -> None:
+    def _share(self, node: Node, i: int, tables: Tables) -> None:
         """Node and tables have the same page i, in each group that has one."""
         is_full = len(node.tokens) == self._page_size
         for g, table in enumerate(tables):

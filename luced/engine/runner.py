@@ -18,7 +18,7 @@ from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan
 from luced.engine.pooling import Pooler
 from luced.engine.sequence import Sequence
 from luced.errors import EngineError
-from luced.link import MAX_LOGPROBS
+from luced.link import MAX_BIAS, MAX_LOGPROBS
 from luced.models.blocks import Batch, head, hidden
 from luced.models.spec import Spec
 from luced.models.weights import Weights
@@ -175,50 +175,53 @@ class Runner:
     def fill(self, plan: Plan) -> list[Chunk]:
         """Writes the inputs; gives the chunks that draw a token, in order."""
         a = self.arrays
-        begin = 0
+        tokens: list[int] = []
+        positions: list[int] = []
+        row_seq: list[int] = []
+        slots: list[list[int]] = [[] for _ in a.groups]
         drawing: list[Chunk] = []
+        out_index: list[int] = []
         for chunk in plan.chunks:
             s, n = chunk.sequence, len(chunk.tokens)
-            end = begin + n
-            a.tokens[begin:end] = chunk.tokens
-            a.positions[begin:end] = a.count_up[chunk.position : chunk.position + n]
-            a.row_seq[begin:end] = s.slot
-            for g, table, slots in zip(a.groups, s.tables, chunk.slots, strict=True):
-                g.slots[begin:end] = slots
+            tokens += chunk.tokens
+            positions += range(chunk.position, chunk.position + n)
+            row_seq += [s.slot] * n
+            for g, table, all_slots, own in zip(a.groups, s.tables, slots, chunk.slots, strict=True):
+                all_slots += own
                 g.page_table[s.slot, : len(table)] = table
             if chunk.fresh:
                 self._start(s)
             if chunk.n_out:
-                a.out_index[len(drawing)] = end - 1
                 drawing.append(chunk)
-            begin = end
-        a.row_cell[:begin] = a.positions[:begin]
-        a.n_rows[0], a.n_out[0] = plan.n_rows, plan.n_out
-        n_bias = 0
-        for m, chunk in enumerate(drawing):
-            n_bias = self._fill_row(m, chunk.sequence, n_bias)
+                out_index.append(len(tokens) - 1)
+        n, m = plan.n_rows, len(drawing)
+        a.tokens[:n], a.positions[:n], a.row_seq[:n] = tokens, positions, row_seq
+        a.row_cell[:n] = a.positions[:n]
+        for g, all_slots in zip(a.groups, slots, strict=True):
+            g.slots[:n] = all_slots
+        a.n_rows[0], a.n_out[0] = n, plan.n_out
+        a.out_index[:m] = out_index
+        a.state_slots[:m] = [chunk.sequence.slot for chunk in drawing]
+        rows = a.sample_rows[:m]
+        rows[:] = a.rows_of_slots[a.state_slots[:m]]
+        rows["position"] = [len(chunk.sequence.tokens) for chunk in drawing]
+        rows["token"] = [chunk.sequence.tokens[-1] for chunk in drawing]
         return drawing
 
     def _start(self, s: Sequence) -> None:
-        stop = s.stop_ids
-        self.arrays.row_state[s.slot] = (len(s.tokens), s.n_left, 0, len(stop), 0, 0)
-        self.arrays.stop_ids[s.slot, : len(stop)] = stop
-
-    def _fill_row(self, m: int, s: Sequence, n_bias: int) -> int:
-        """Row m draws the next token of s; gives the biases written so far."""
-        a, p = self.arrays, s.sampling
-        end = n_bias + len(p.logit_bias)
-        if p.logit_bias:
-            a.bias_ids[n_bias:end] = list(p.logit_bias)
-            a.bias_values[n_bias:end] = list(p.logit_bias.values())
-        slot = s.slot if penalised(s) else -1
-        a.sample_rows[m] = (
-            p.seed, len(s.tokens), s.choice, slot, -1, s.tokens[-1], n_bias, end, -1,
+        """What stays the same as long as it has its slot."""
+        a, p, stop = self.arrays, s.sampling, s.stop_ids
+        a.row_state[s.slot] = (len(s.tokens), s.n_left, 0, len(stop), 0, 0)
+        a.stop_ids[s.slot, : len(stop)] = stop
+        begin = s.slot * MAX_BIAS
+        end = begin + len(p.logit_bias)
+        a.bias_ids[begin:end] = list(p.logit_bias)
+        a.bias_values[begin:end] = list(p.logit_bias.values())
+        a.rows_of_slots[s.slot] = (
+            p.seed, 0, s.choice, s.slot if penalised(s) else -1, -1, 0, begin, end, -1,
             p.temperature, p.top_k, p.typical_p, p.top_p, p.min_p,
             p.repetition_penalty, p.frequency_penalty, p.presence_penalty, max(p.n_logprobs, 0), 0,
         )  # fmt: skip
-        a.state_slots[m] = s.slot
-        return end
 
     def _count(self, plan: Plan) -> None:
         """Brings the counts of penalised sequences up to date before they are drawn from."""
@@ -294,4 +297,4 @@ class _Arrays:
         self.logits, self.emitted = view(runner.logits), view(runner.emitted)
         self.logprob = view(runner.drawn.logprob)
         self.top_ids, self.top_logprobs = view(runner.drawn.top_ids), view(runner.drawn.top_logprobs)
-        self.count_up = np.arange(runner.n_ctx + runner.n_batch, dtype=np.int32)
+        self.rows_of_slots = np.zeros(runner.n_seqs, SAMPLE_ROW)  # but for position and token

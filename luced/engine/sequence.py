@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from luced.errors import RequestError
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from luced.engine.prefix import Node
 
 CLASSES = ("interactive", "agent", "batch")  # best first
+Table = array  # of C ints: the runner copies it whole at every step
 
 
 class Request:
@@ -93,7 +95,7 @@ class Sequence:
         self.tokens: list[int] = list(generate.prompt)  # the prompt, then what was generated
         self.n_prompt = len(generate.prompt)
         self.n_done = 0
-        self.tables: list[list[int]] = []  # one for each cache group, while it runs
+        self.tables: list[Table[int]] = []  # one for each cache group, while it runs
         self.path: list[Node] = []  # the prefix tree's nodes of its full pages
         self.copies: list[tuple[int, int, int, int]] = []  # group, src, dst, n_cells: to be done before its next chunk
         self.slot = -1  # row of the device's row states and counts, while it runs

@@ -6,6 +6,8 @@ that was forgotten or a window that was cut too short changes all that follows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from luced.engine.plan import LENGTH, RUNNING, STOP, Emitted, GroupSpec, Plan
 from luced.link import Generate
 
@@ -78,7 +80,7 @@ class FakeModel:
             src, dst = src * self.page_size, dst * self.page_size
             cells[dst : dst + n] = cells[src : src + n]
 
-    def _value(self, tables: list[list[int]], token: int, position: int) -> int:
+    def _value(self, tables: Sequence[Sequence[int]], token: int, position: int) -> int:
         seen = []
         for cells, group, table in zip(self._cells, self.groups, tables, strict=True):
             first = max(0, position - group.window + 1) if group.window else 0

@@ -37,7 +37,8 @@ def check_cache(cache: Cache, scheduler: Scheduler) -> None:
         assert pool.n_idle == sum(not users[page] for page in cached)
         assert sorted(pool._free) == [p for p in range(pool.n_pages) if not users[p] and p not in cached]
     for sequence in sequences:
-        assert [node.pages[0] for node in sequence.path] == (sequence.tables or [[]])[0][: len(sequence.path)]
+        table = sequence.tables[0].tolist() if sequence.tables else []
+        assert [node.pages[0] for node in sequence.path] == table[: len(sequence.path)]
         assert set(sequence.path) <= set(nodes)
     for node in nodes:
         assert node.pages[0] >= 0
