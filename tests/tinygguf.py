@@ -13,6 +13,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from tests import ggml
+
 Tensors = dict[str, NDArray[np.float32]]
 
 # model_type of HF: general.architecture of GGUF.
@@ -56,11 +58,21 @@ N_VOCAB = 300
 
 
 def tiny_chat_model(
-    path: Path, *, seed: int = 0, n_ctx: int = 2048, dtype: str = "F32", template: str = CHATML
+    path: Path,
+    *,
+    seed: int = 0,
+    n_ctx: int = 2048,
+    dtype: str = "F32",
+    spelled_out: bool = False,
+    n_embd: int = 64,
+    template: str = CHATML,
 ) -> Path:
     """A llama with a byte-level BPE vocabulary of 300 tokens and a chat template: small enough to serve in a test,
-    and its answers are noise that depends on every token of the prompt. Needs no torch."""
-    n_embd, n_head, n_kv, n_ff, n_layer = 64, 4, 2, 128, 2
+    and its answers are noise that depends on every token of the prompt. Needs no torch.
+
+    Its matrices are of `dtype`, or, spelled out, the same values in F32.
+    """
+    n_head, n_kv, n_ff, n_layer = 4, 2, 2 * n_embd, 2
     head = n_embd // n_head
     random = np.random.default_rng(seed)
 
@@ -96,7 +108,7 @@ def tiny_chat_model(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(N_VOCAB)
     add_vocabulary(writer, template)
-    return _write(writer, tensors, dtype)
+    return _write(writer, tensors, dtype, spelled_out)
 
 
 def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = False) -> Path:
@@ -218,13 +230,25 @@ def _byte_spelling() -> list[str]:
     return [chr(b) if b in printable else chr(256 + others.index(b)) for b in range(256)]
 
 
-def _write(writer: gguf.GGUFWriter, tensors: Tensors, dtype: str) -> Path:
-    """Matrices in `dtype` (F32, F16, BF16, or what gguf can quantise), vectors in F32, as converters do."""
+def quantised(value: NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
+    """[n, K] as rows of blocks: by gguf, and what that cannot by ggml, with every column as important as the others."""
+    try:
+        return np.asarray(gguf.quants.quantize(value, kind))
+    except NotImplementedError:
+        return ggml.quantized(value, int(kind), gguf.quants.quant_shape_to_byte_shape(value.shape, kind))
+
+
+def _write(writer: gguf.GGUFWriter, tensors: Tensors, dtype: str, spelled_out: bool = False) -> Path:
+    """Matrices in `dtype` (what gguf cannot quantise needs xllamacpp), vectors in F32, as converters do."""
     matrix_type = gguf.GGMLQuantizationType[dtype]
-    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if dtype == "F32" else f"MOSTLY_{dtype}"])
+    name = "ALL_F32" if dtype == "F32" or spelled_out else f"MOSTLY_{dtype}"
+    writer.add_file_type(next(kind for kind in gguf.LlamaFileType if kind.name.startswith(name)))
     for name, value in tensors.items():
         kind = matrix_type if value.ndim > 1 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
+        raw = quantised(value, kind)
+        if spelled_out:
+            raw, kind = gguf.quants.dequantize(raw, kind), gguf.GGMLQuantizationType.F32
+        writer.add_tensor(name, raw, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

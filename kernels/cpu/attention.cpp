@@ -256,7 +256,7 @@ class Attention {
 Verdict check(const luce_attention_args &a) {
   if (!is_f32(a.q) || !is_f32(a.out)) return unsupported("q and out are F32, contiguous along D");
   if (!is_cache_type(a.k_pages) || !is_cache_type(a.v_pages)) {
-    return unsupported("pages are F32, F16, BF16 or Q8_0 (D a multiple of 32)");
+    return unsupported("pages are F32, F16, BF16, Q8_0 or Q4_0 (D a multiple of 32)");
   }
   if (!is_i32(a.cell_pos) || !is_i32(a.page_table) || !is_i32(a.row_seq) || !is_i32(a.row_pos) || !is_i32(a.row_cell)) {
     return unsupported("cell_pos, page_table, row_seq, row_pos and row_cell are I32");

@@ -93,8 +93,10 @@ LUCE_INLINE void with_type(int32_t type, F f) {
       return f(std::integral_constant<int, LUCE_F16>());
     case LUCE_BF16:
       return f(std::integral_constant<int, LUCE_BF16>());
-    default:
+    case LUCE_Q8_0:
       return f(std::integral_constant<int, LUCE_Q8_0>());
+    default:
+      return f(std::integral_constant<int, LUCE_Q4_0>());
   }
 }
 

@@ -14,6 +14,8 @@ void store_cell(const float *x, char *cell, int32_t type, int64_t D) {
     std::memcpy(cell, x, D * sizeof(float));
   } else if (type == LUCE_Q8_0) {
     for (int64_t k = 0; k < D; k += 32) store_q8_0(x + k, cell + k / 32 * kQ8Bytes);
+  } else if (type == LUCE_Q4_0) {
+    for (int64_t k = 0; k < D; k += 32) store_q4_0(x + k, cell + k / 32 * kQ4Bytes);
   } else {
     int64_t k = 0;
     const auto convert = [type](F32 v) { return type == LUCE_F16 ? f32_to_f16(v) : f32_to_bf16(v); };
@@ -24,7 +26,7 @@ void store_cell(const float *x, char *cell, int32_t type, int64_t D) {
 
 Verdict check_pages(const luce_tensor &k_pages, const luce_tensor &v_pages, const luce_tensor &cell_pos) {
   for (const luce_tensor *pages : {&k_pages, &v_pages}) {
-    if (!is_cache_type(*pages)) return unsupported("pages are F32, F16, BF16 or Q8_0 (D a multiple of 32)");
+    if (!is_cache_type(*pages)) return unsupported("pages are F32, F16, BF16, Q8_0 or Q4_0 (D a multiple of 32)");
     if (pages->ne[1] != cell_pos.ne[0] || pages->ne[3] != cell_pos.ne[1]) return bad("pages and cell_pos differ");
   }
   if (!is_i32(cell_pos)) return unsupported("cell_pos is I32");

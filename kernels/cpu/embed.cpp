@@ -7,7 +7,7 @@
 
 #include "blocks.h"
 #include "kernel.h"
-#include "simd.h"
+#include "scales.h"
 
 namespace luce::LUCE_ISA {
 namespace {
@@ -20,11 +20,12 @@ void decode(const uint8_t *in, int64_t n, float scale, float *out) {
   for (int64_t k = 0; k < n; k += f.values, in += f.bytes) {
     Block block;
     BlockOf::read(in, block);
-    const float d = f16_to_f32(block.d), m = f16_to_f32(block.m);
-    for (int i = 0; i < f.values; ++i) {
-      const int s = i / f.span;
-      const float value = d * block.scale[s] * (block.code[i] - f.zero);
-      out[k + i] = scale * (f.mins ? value + m * block.min[s] : value);
+    for (int s = 0; s < f.values / f.span; ++s) {
+      const float d = span_scale<f>(block, s), m = span_min<f>(block, s);
+      for (int i = s * f.span; i < (s + 1) * f.span; ++i) {
+        const float value = d * (level(f, block.code[i]) - f.zero);
+        out[k + i] = scale * (f.mins ? value + m : value);
+      }
     }
   }
 }

@@ -2,19 +2,20 @@
 //
 // A lane is a row of the weight. For each 32 values of k the codes are expanded once and meet M tokens: eight dot
 // products of four with activations that are broadcast, then one conversion and one or two fused multiply-adds into
-// the token's sum. Zero points and minima are taken off with the sums of the activations, which are exact. What is
-// added, and its order over k, is the same for every M: a token's bits do not depend on its company.
+// the token's sum. Codes that stand for values of a table go through it as one shuffle of bytes. Zero points and minima
+// are taken off with the sums of the activations, which are exact. What is added, and its order over k, is the same for
+// every M: a token's bits do not depend on its company.
 #pragma once
 
 #include "kernel.h"
 #include "pack.h"
-#include "simd.h"
+#include "scales.h"
 
 namespace luce::LUCE_ISA {
 
-// As the kernel sees it: dot16<8> may take codes as signed already.
+// As the kernel sees it: dot16<8> may take levels as signed already.
 constexpr int zero_of(const Format &f) {
-  return f.bits == 8 && kSigned8 ? 0 : f.zero;
+  return level_bits(f) == 8 && kSigned8 ? 0 : f.zero;
 }
 
 // Tokens in panels: the activations of M tokens as the kernel reads them, one stream. For each 32 values of k:
@@ -66,12 +67,11 @@ LUCE_INLINE U8 shifted(U8 v, int right) {
 
 // Codes of group g (k / 4) of the 32 values at `codes`.
 template <Format f>
-LUCE_INLINE U8 expand(const uint8_t *codes, int g) {
+LUCE_INLINE U8 expand_codes(const uint8_t *codes, int g) {
   constexpr int low = low_bits(f), high = f.bits - low;
   constexpr uint8_t low_mask = (1 << low) - 1, high_mask = ((1 << high) - 1) << low;
   if constexpr (low == 8) {
-    const U8 code = load<U8>(codes + 64 * g);
-    return kSigned8 ? code ^ 0x80 : code;
+    return load<U8>(codes + 64 * g);
   } else {
     const int shift = low == 4 ? g / 4 * 4 : g % 4 * 2;
     U8 code = shifted(load<U8>(codes + 64 * (low == 4 ? g % 4 : g / 4)), shift) & low_mask;
@@ -83,6 +83,27 @@ LUCE_INLINE U8 expand(const uint8_t *codes, int g) {
   }
 }
 
+// Their levels, as dot16 takes them.
+template <Format f>
+LUCE_INLINE U8 expand(const uint8_t *codes, int g) {
+  U8 level = expand_codes<f>(codes, g);
+  if constexpr (f.levels != nullptr) level = look_up(f.levels->of, level);
+  return level_bits(f) == 8 && kSigned8 ? level ^ 0x80 : level;
+}
+
+// The scales of a block for kLanes rows.
+template <Format f>
+LUCE_INLINE F32 block_scale(const uint8_t *scales, int lane) {
+  if constexpr (f.scales == Scales::kPowers) {
+    return half_e8m0(widen(load<Bytes>(scales + lane)) & 255);
+  } else if constexpr (f.scales == Scales::kFloats) {
+    return F32{};
+  } else {
+    const F32 d = f16_to_f32(load<Half>(scales + 2 * lane));
+    return f.unit == 1 ? d : d * f.unit;
+  }
+}
+
 // sums[t] = the kLanes rows of a tile from `lane` on, times token t of the panel.
 template <Format f, int M>
 LUCE_INLINE void multiply_packed(const uint8_t *tile, int lane, const uint8_t *panel, int64_t K, F32 *sums) {
@@ -90,9 +111,9 @@ LUCE_INLINE void multiply_packed(const uint8_t *tile, int lane, const uint8_t *p
   const uint8_t *scales = tile + tile_code_bytes(f, K);
   F32 sum[M] = {};
   for (int64_t b = K / f.values; b > 0; --b, scales += block_scale_bytes(f)) {
-    const F32 block_d = f16_to_f32(load<Half>(scales + 2 * lane));
+    const F32 block_d = block_scale<f>(scales, lane);
     const F32 block_m = f.mins ? f16_to_f32(load<Half>(scales + 2 * (kTileRows + lane))) : F32{};
-    const uint8_t *span = scales + 2 * kTileRows * (f.mins ? 2 : 1) + lane;
+    const uint8_t *span = scales + block_d_bytes(f) + lane;
 #pragma GCC unroll 1
     for (int c = 0; c < f.values / 32; ++c, codes += code_bytes(f), panel += M * panel_block_bytes(f)) {
       for (int i = 0; i < code_bytes(f); i += 64) __builtin_prefetch(codes + kPrefetchBytes + i);
@@ -109,7 +130,7 @@ LUCE_INLINE void multiply_packed(const uint8_t *tile, int lane, const uint8_t *p
           if (f.span == 16 || half == 0) {
             dot[t] = zero_of(f) != 0 ? splat(load<int32_t>(extra + 4 * t)) : I32{};
           }
-          dot[t] = dot16<f.bits>(dot[t], w, panel + 16 * M * half + 4 * t, 4 * M);
+          dot[t] = dot16<level_bits(f)>(dot[t], w, panel + 16 * M * half + 4 * t, 4 * M);
         }
         if (f.span == 32 && half == 0) continue;
         F32 d = block_d, m = block_m;
@@ -117,6 +138,8 @@ LUCE_INLINE void multiply_packed(const uint8_t *tile, int lane, const uint8_t *p
           const I32 both = widen(load<Bytes>(span));
           d *= to_f32(both & 15);
           m *= to_f32((both >> 4) & 15);
+        } else if constexpr (f.scales == Scales::kFloats) {
+          d = half_ue4m3(widen(load<Bytes>(span)));
         } else if constexpr (has_subscales(f)) {
           d *= to_f32(load<Bytes>(span));
           if constexpr (f.mins) m *= to_f32(load<Bytes>(span + kTileRows));

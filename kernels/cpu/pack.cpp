@@ -35,10 +35,14 @@ void add_codes(const Format &f, const uint8_t *code, int row, uint8_t *out) {
 }
 
 void put_scales(const Format &f, const Block &block, int row, uint8_t *out) {
-  std::memcpy(out + 2 * row, &block.d, 2);
+  if (f.scales == Scales::kPowers) {
+    out[row] = block.d;
+  } else if (f.scales != Scales::kFloats) {
+    std::memcpy(out + 2 * row, &block.d, 2);
+  }
   if (f.mins) std::memcpy(out + 2 * kTileRows + 2 * row, &block.m, 2);
   if (!has_subscales(f)) return;
-  uint8_t *span = out + 2 * kTileRows * (f.mins ? 2 : 1) + row;
+  uint8_t *span = out + block_d_bytes(f) + row;
   for (int s = 0; s < f.values / f.span; ++s, span += span_bytes(f)) {
     if (subscales_are_nibbles(f)) {
       *span = block.scale[s] | block.min[s] << 4;

@@ -219,6 +219,21 @@ LUCE_INLINE float largest(F32 a) {
   return reduce<kLanes / 2>(a, [](F32 x, F32 y) { return max(x, y); });
 }
 
+// table[index] for each byte; indices are below 16.
+LUCE_INLINE U8 look_up(const uint8_t (&table)[16], U8 index) {
+#if defined(__AVX512BW__)
+  const __m512i tables = _mm512_broadcast_i32x4(load<__m128i>(table));
+  return reinterpret_cast<U8>(_mm512_shuffle_epi8(tables, reinterpret_cast<__m512i>(index)));
+#elif defined(__AVX2__)
+  const __m256i tables = _mm256_broadcastsi128_si256(load<__m128i>(table));
+  return reinterpret_cast<U8>(_mm256_shuffle_epi8(tables, reinterpret_cast<__m256i>(index)));
+#else
+  U8 out;
+  for (int i = 0; i < 4 * kLanes; ++i) out[i] = table[index[i]];
+  return out;
+#endif
+}
+
 // What dot16<8> takes codes of 8 bits for: unsigned where the chip multiplies unsigned by signed bytes into 32 bits,
 // else signed, as code - 128.
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
@@ -228,7 +243,8 @@ constexpr bool kSigned8 = false;
 #endif
 
 // Adds to each lane the products of its 16 codes (4 in each vector of w) with the 16 activations of which 4 lie at a,
-// a + stride, a + 2 * stride, a + 3 * stride. Exact for codes of `bits` bits and activations of -127 to 127.
+// a + stride, a + 2 * stride, a + 3 * stride. Exact for codes of `bits` bits (7: at most 128) and activations of -127
+// to 127.
 template <int bits>
 LUCE_INLINE I32 dot16(I32 sum, const U8 *w, const uint8_t *a, int stride) {
 #if defined(__AVX512VNNI__)
@@ -248,7 +264,7 @@ LUCE_INLINE I32 dot16(I32 sum, const U8 *w, const uint8_t *a, int stride) {
                          : _mm256_maddubs_epi16(code, four);
   }
   auto widen = [&](__m256i p) { return reinterpret_cast<I32>(_mm256_madd_epi16(p, ones)); };
-  if constexpr (bits == 8) {  // a pair is at most 2 * 128 * 127: no room for another in 16 bits
+  if constexpr (bits >= 7) {  // a pair is at most 2 * 128 * 127: no room for another in 16 bits
     return sum + (widen(pairs[0]) + widen(pairs[1])) + (widen(pairs[2]) + widen(pairs[3]));
   } else if constexpr (bits == 6) {  // 2 * 63 * 127: room for two
     return sum + widen(_mm256_add_epi16(pairs[0], pairs[1])) + widen(_mm256_add_epi16(pairs[2], pairs[3]));

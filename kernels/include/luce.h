@@ -57,8 +57,18 @@ typedef enum luce_type {
   LUCE_Q4_K = 12,
   LUCE_Q5_K = 13,
   LUCE_Q6_K = 14,
+  LUCE_IQ2_XXS = 16,
+  LUCE_IQ2_XS = 17,
+  LUCE_IQ3_XXS = 18,
+  LUCE_IQ4_NL = 20,
+  LUCE_IQ3_S = 21,
+  LUCE_IQ2_S = 22,
+  LUCE_IQ4_XS = 23,
   LUCE_I32 = 26,
   LUCE_BF16 = 30,
+  LUCE_TQ2_0 = 35,
+  LUCE_MXFP4 = 39,
+  LUCE_NVFP4 = 40,
   LUCE_U8 = 100,  /* bytes, or an array of ne[0] structs of nb[0] bytes, one of those below */
   LUCE_Q8_A = 101 /* quantised activations: what luce_quantize writes and luce_matmul reads. A row of K
                      values is int8 q[K], float d[K/32], int16 sum[K/16] (sums of q over 16 values);
@@ -242,8 +252,8 @@ typedef struct luce_kv_write_args {
   luce_tensor v;         /* F32 [Dv, n_kv, n] */
   luce_tensor slots;     /* I32 [n] */
   luce_tensor positions; /* I32 [n] */
-  luce_tensor k_pages;   /* F32, F16, BF16 or Q8_0 [D, page_size, n_kv, n_pages] */
-  luce_tensor v_pages;   /* the same types [Dv, page_size, n_kv, n_pages] */
+  luce_tensor k_pages;   /* F32, F16, BF16, Q8_0 or Q4_0 [D, page_size, n_kv, n_pages] */
+  luce_tensor v_pages;   /* one of these [Dv, page_size, n_kv, n_pages] */
   luce_tensor cell_pos;  /* I32 [page_size, n_pages]; every layer of a group writes the same values */
   const int32_t *n_rows;
 } luce_kv_write_args;

@@ -31,8 +31,18 @@ class Type(IntEnum):
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
+    IQ2_XXS = 16
+    IQ2_XS = 17
+    IQ3_XXS = 18
+    IQ4_NL = 20
+    IQ3_S = 21
+    IQ2_S = 22
+    IQ4_XS = 23
     I32 = 26
     BF16 = 30
+    TQ2_0 = 35
+    MXFP4 = 39
+    NVFP4 = 40
     U8 = 100
     Q8_A = 101
 

@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from luced.gguf import formats
+from luced.oracle import level_blocks as levels
+
 Array = NDArray[Any]
 F32Array = NDArray[np.float32]
 
@@ -26,6 +29,7 @@ Q3_K = np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("
 Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
 Q5_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)])
 Q6_K = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
+TQ2_0 = np.dtype([("qs", "u1", 64), ("d", "<f2")])
 
 BF16 = np.dtype("<u2")
 
@@ -43,9 +47,20 @@ DTYPES: dict[int, np.dtype[Any]] = {
     12: Q4_K,
     13: Q5_K,
     14: Q6_K,
+    16: levels.IQ2_XXS,
+    17: levels.IQ2_XS,
+    18: levels.IQ3_XXS,
+    20: levels.IQ4_NL,
+    21: levels.IQ3_S,
+    22: levels.IQ2_S,
+    23: levels.IQ4_XS,
     26: np.dtype("<i4"),
     30: BF16,
+    35: TQ2_0,
+    39: levels.MXFP4,
+    40: levels.NVFP4,
 }
+_BLOCK = {dtype: formats.BY_ID[type_id].block for type_id, dtype in DTYPES.items()}
 _U8, _Q8_A = 100, 101
 
 
@@ -72,9 +87,7 @@ def view(memory: Any, offset: int, type_id: int, ne: Sequence[int], nb: Sequence
 
 def values_per_block(dtype: np.dtype[Any]) -> int:
     """Values in one element of a tensor's dtype."""
-    if dtype.names is None:
-        return 1
-    return 256 if "scales" in dtype.names else 32
+    return _BLOCK.get(dtype, 1)
 
 
 def values(a: Array) -> F32Array:
@@ -109,6 +122,19 @@ def to_q8_0(x: Array) -> Array:
     return out
 
 
+def to_q4_0(x: Array) -> Array:
+    """float32 [..., K] to Q4_0 [..., K / 32]: d = x / -8 for the first x of the largest magnitude, stored as f16; codes
+    are x / d + 8.5 without the fraction, at most 15."""
+    groups = np.asarray(x, np.float32).reshape(*x.shape[:-1], -1, 32)
+    most = np.take_along_axis(groups, np.abs(groups).argmax(-1)[..., None], -1)
+    d = most / np.float32(-8)
+    codes = groups * np.where(d != 0, 1 / np.where(d != 0, d, np.float32(1)), np.float32(0)) + np.float32(8.5)
+    codes = np.minimum(codes, 15).astype(np.uint8)
+    out = np.zeros(groups.shape[:-1], Q4_0)
+    out["d"], out["qs"] = d[..., 0].astype(np.float16), codes[..., :16] | codes[..., 16:] << 4
+    return out
+
+
 def quantize32(groups: F32Array) -> tuple[NDArray[np.int8], F32Array]:
     """int8 q and float32 d of groups of 32 values; x / d is rounded to float32 before it is rounded to q."""
     d = np.abs(groups).max(-1) / np.float32(127)
@@ -122,6 +148,8 @@ def store(pages: Array, index: Any, x: Array) -> None:
         pages[index] = to_bf16(x)
     elif pages.dtype == Q8_0:
         pages[index] = to_q8_0(x)
+    elif pages.dtype == Q4_0:
+        pages[index] = to_q4_0(x)
     else:
         with np.errstate(over="ignore"):
             pages[index] = x.astype(pages.dtype)
@@ -218,6 +246,10 @@ def _q6_k(b: Array) -> F32Array:
     return y
 
 
+def _tq2_0(b: Array) -> F32Array:
+    return _f32(b["d"]) * (_planes(b["qs"], 2, 32).reshape(*b.shape, 256).astype(np.float32) - 1)
+
+
 _DECODE: dict[np.dtype[Any], Callable[[Array], F32Array]] = {
     Q4_0: _q4_0,
     Q4_1: _q4_1,
@@ -229,4 +261,6 @@ _DECODE: dict[np.dtype[Any], Callable[[Array], F32Array]] = {
     Q4_K: _q4_k,
     Q5_K: _q5_k,
     Q6_K: _q6_k,
+    TQ2_0: _tq2_0,
+    **levels.DECODE,
 }

@@ -30,6 +30,12 @@ def test_bf16_rounds_to_nearest_even() -> None:
     assert blocks.to_bf16(bits.view(np.float32)).tolist() == [0x3F80, 0x3F80, 0x3F82, 0x3F81, 0xC049]
 
 
+def test_q4_0_is_written_as_gguf_does() -> None:
+    x = np.random.default_rng(0).standard_normal((50, 256)).astype(np.float32)
+    expected = gguf.quants.quantize(x, gguf.GGMLQuantizationType.Q4_0)
+    np.testing.assert_array_equal(blocks.to_q4_0(x).view(np.uint8), expected)
+
+
 def test_view_follows_strides() -> None:
     memory = np.arange(64, dtype=np.int32)
     seen = blocks.view(memory, 8, 26, (3, 2, 1, 1), (4, 40, 80, 80))

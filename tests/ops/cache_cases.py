@@ -7,18 +7,19 @@ from typing import Any
 import numpy as np
 
 from luced.device.abi import FaultCode
-from luced.oracle.blocks import BF16, Q8_0, store
+from luced.oracle.blocks import BF16, Q4_0, Q8_0, store, values_per_block
 from tests.ops.dense_cases import Build, normal, strided
 from tests.ops.harness import Args, Array, Case
 
-DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": BF16, "q8_0": Q8_0}
+DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": BF16}
+DTYPES |= {"q8_0": Q8_0, "q4_0": Q4_0}
 
 
 def empty_pages(dtype: np.dtype[Any], n_pages: int, n_kv: int, page_size: int, d: int) -> Array:
     """[n_pages, n_kv, page_size, D] full of NaN: whoever reads a cell that nobody wrote is found out."""
-    n = d // 32 if dtype == Q8_0 else d
+    n = d // values_per_block(dtype)
     n_bytes = n_pages * n_kv * page_size * n * dtype.itemsize
-    # 0xFFFF is a NaN in F16 and BF16, and so is the d of a Q8_0 block.
+    # 0xFFFF is a NaN in F16 and BF16, and so is the d of a block.
     return np.full(n_bytes, 0xFF, np.uint8).view(dtype).reshape(n_pages, n_kv, page_size, n)
 
 
@@ -74,7 +75,7 @@ WRITE = [
         Case("kv_write", f"{kind}-one", _write(kind, 1, 3, 64, 64), is_timed=True),
         Case("kv_write", f"{kind}-512", _write(kind, 512, 3, 64, 64), is_timed=True),
     )
-    if (kind, "extremes") != ("q8_0", case.name.partition("-")[2])
+    if case.name not in ("q8_0-extremes", "q4_0-extremes")
 ] + [
     Case("kv_write", "f16-odd", _write("f16", 5, 3, 24, 37)),
     Case("kv_write", "bf16-odd", _write("bf16", 5, 1, 1, 40)),

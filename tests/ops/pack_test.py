@@ -13,6 +13,8 @@ from tests.ops.harness import Array, context, kernel_args, run_kernel, tensor
 from tests.ops.weight_cases import FLOATS, QUANTISED, activations, weight
 
 ISA = abi.Isa.BASELINE  # every instruction set packs alike
+# Types whose points of a lattice are spelled out in tiles: bytes for each one in the file.
+SPELLED_OUT = {"IQ2_XXS": 1.61, "IQ2_XS": 1.55, "IQ2_S": 1.4, "IQ3_XXS": 1.41, "IQ3_S": 1.26}
 
 
 def _packed(raw: Array, cuts: list[int], n_threads: int) -> bytes:
@@ -31,7 +33,7 @@ def test_packed_in_parts_is_packed_at_once(type_: abi.Type) -> None:
 @pytest.mark.parametrize("type_", QUANTISED, ids=lambda type_: type_.name)
 def test_packed_size_is_near_the_files(type_: abi.Type) -> None:
     raw = weight(np.random.default_rng(0), type_, 64, 4096)
-    assert raw.nbytes <= context(ISA, 1).packed_bytes(tensor(raw)) <= 1.04 * raw.nbytes
+    assert raw.nbytes <= context(ISA, 1).packed_bytes(tensor(raw)) <= SPELLED_OUT.get(type_.name, 1.04) * raw.nbytes
 
 
 @pytest.mark.parametrize("type_", FLOATS, ids=lambda type_: type_.name)

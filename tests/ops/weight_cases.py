@@ -19,8 +19,16 @@ from tests.ops.harness import Args, Array, Bound, Case
 FLOATS = (Type.F32, Type.F16, Type.BF16)
 QUANTISED = (
     *(Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0),
-    *(Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K),
+    *(Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.TQ2_0),
+    *(Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S, Type.IQ4_NL, Type.IQ4_XS),
+    *(Type.MXFP4, Type.NVFP4),
 )
+
+
+# The largest value of a block over its d.
+LARGEST = {Type.Q8_0: 128, Type.Q2_K: 64, Type.Q3_K: 128, Type.Q4_K: 1024, Type.Q5_K: 2048, Type.Q6_K: 4096}
+LARGEST |= {Type.IQ2_XXS: 166, Type.IQ2_XS: 166, Type.IQ2_S: 166, Type.IQ3_XXS: 480, Type.IQ3_S: 465}
+LARGEST |= {Type.IQ4_NL: 127, Type.IQ4_XS: 4064, Type.TQ2_0: 2}
 
 
 def weight(random: np.random.Generator, type_: Type, n: int, k: int) -> Array:
@@ -31,9 +39,10 @@ def weight(random: np.random.Generator, type_: Type, n: int, k: int) -> Array:
     dtype = DTYPES[type_]
     n_blocks = k // values_per_block(dtype)
     raw = random.integers(0, 256, (n, n_blocks * dtype.itemsize), np.uint8).view(dtype)
-    largest = {Type.Q8_0: 128, Type.Q2_K: 64, Type.Q3_K: 128, Type.Q4_K: 1024, Type.Q5_K: 2048, Type.Q6_K: 4096}
     for name in {"d", "m", "dmin"} & set(dtype.names or ()):
-        raw[name] = random.normal(size=raw.shape) / (largest.get(type_, 16) if name == "d" else 16)
+        raw[name] = random.normal(size=raw.shape) / (LARGEST.get(type_, 16) if name == "d" else 16)
+    if type_ == Type.MXFP4:
+        raw["e"] = random.integers(120, 128, raw.shape)
     return raw
 
 
@@ -60,9 +69,17 @@ def _embed(type_: Type, e: int, ids: Sequence[int], **more: Any) -> Build:
     return build
 
 
+def _every_exponent(random: np.random.Generator) -> Args:
+    args = _embed(Type.MXFP4, 8 * 32, list(range(32)))(random)
+    args["weight"].reshape(-1)["e"][:252] = np.arange(252)  # above, a value is infinite
+    args["weight"].reshape(-1)["e"][252:] = 127
+    return args
+
+
 EMBED = [
     *[Case("embed", f"{type_.name}-odd", _embed(type_, 77, [36, 0, 7, 7, 3], n_rows=4)) for type_ in FLOATS],
     *[Case("embed", f"{type_.name}", _embed(type_, 768, [36, 0, 7, 7, 3], n_rows=4)) for type_ in QUANTISED],
+    Case("embed", "MXFP4-every-exponent", _every_exponent),
     Case("embed", "outside", _embed(Type.Q4_0, 64, [36, 37, 1]), fault=FaultCode.TOKEN, cut=False),
     Case("embed", "negative", _embed(Type.F32, 64, [36, -1, 1]), fault=FaultCode.TOKEN, cut=False),
     Case("embed", "Q8_0-512-rows", _embed(Type.Q8_0, 576, [i % 37 for i in range(512)]), is_timed=True),
@@ -119,7 +136,7 @@ def _matmul_cases(type_: Type) -> list[Case]:
     cases = [
         Case("matmul", f"{name}-one-block", _matmul(type_, max(block, 7), 17, 3), bound),
         Case("matmul", f"{name}-bias", _matmul(type_, 3 * max(block, 11), 48, 9, bias=True, n_rows=8), bound),
-        Case("matmul", f"{name}-add", _matmul(type_, 2 * max(block, 80), 37, 21, add="apart"), bound),
+        Case("matmul", f"{name}-add", _matmul(type_, 2 * -(-80 // block) * block, 37, 21, add="apart"), bound),
         Case("matmul", f"{name}-onto-out", _matmul(type_, 256, 16, 5, bias=True, add="out", n_rows=4), bound),
         Case("matmul", f"{name}-no-rows", _matmul(type_, 256, 5, 2, n_rows=0), bound),
     ]

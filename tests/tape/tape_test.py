@@ -53,7 +53,7 @@ def test_memory_is_used_again() -> None:
     assert tape.plan_activations()[1] <= 2 * 4096
 
 
-@pytest.mark.parametrize("dtype", ["F32", "Q4_1", "BF16"])
+@pytest.mark.parametrize("dtype", ["F32", "Q4_1", "BF16", "MXFP4"])
 def test_every_value_of_a_step_is_the_oracles(tmp_path: Path, dtype: str) -> None:
     path = tiny_chat_model(tmp_path / "tiny.gguf", dtype=dtype)
     with resident(path, kv_type="f32", n_batch=64) as runner:
