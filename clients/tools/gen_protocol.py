@@ -161,8 +161,10 @@ def _absent(f: Field) -> str:
 def _range(f: Field) -> str:
     if f.choices:
         return f" One of {', '.join(f'`{choice}`' for choice in f.choices)}."
-    if f.low is None:
+    if f.low is None and f.high is None:
         return ""
+    if f.type == "str":
+        return f" At most {f.high} characters."
     if f.type.startswith(("list", "map")):
         return f" At most {f.high}."
     return f" At least {f.low}." if f.high is None else f" {f.low} to {f.high}."

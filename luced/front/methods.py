@@ -19,7 +19,6 @@ from luced.front.shelf import describe_models
 from luced.front.texts import Text
 from luced.gguf.catalogue import Entry
 
-MAX_NAME_CHARS = 100  # of client and tenant
 AT_ONCE = 4096  # tokens
 STATE_S = 0.5  # to wait for the engine's word about its models
 
@@ -39,9 +38,6 @@ async def hello(call: Call) -> dict[str, Any]:
             compatible=messages.COMPATIBLE,
             level=messages.LEVEL,
         )
-    for name in ("client", "tenant"):
-        if len(params[name]) > MAX_NAME_CHARS:
-            raise RequestError("bad_parameter", f"{name} is longer than {MAX_NAME_CHARS} characters", parameter=name)
     session.greeted = True
     session.client = params["client"]
     if params["tenant"]:

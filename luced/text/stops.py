@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from luced.errors import RequestError
+
+MAX_CHARS = 1024  # of a stop string
 
 
 class Stops:
@@ -16,6 +19,9 @@ class Stops:
     def __init__(self, stops: Sequence[str]) -> None:
         if "" in stops:
             raise RequestError("bad_parameter", "a stop string is empty", "leave it out")
+        if (longest := max(map(len, stops), default=0)) > MAX_CHARS:
+            what = f"a stop string has {longest} characters, at most {MAX_CHARS} are possible"
+            raise RequestError("bad_parameter", what, "take its beginning")
         self._stops = [(stop, _failures(stop)) for stop in dict.fromkeys(stops)]
         self._matched = [0] * len(self._stops)  # characters of each that the text ends with
         self._held = ""  # the end of the text, which may yet be part of a stop string
@@ -58,6 +64,7 @@ class Stops:
         return shown
 
 
+@lru_cache(64)  # all choices of a request have the same
 def _failures(stop: str) -> list[int]:
     """For each prefix of `stop`: the longest shorter prefix that it ends with (Knuth, Morris and Pratt)."""
     failures = [0] * len(stop)

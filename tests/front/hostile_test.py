@@ -179,3 +179,25 @@ def test_the_front_has_no_part_in_it() -> None:
     code = "import sys, luced.front.daemon; print({'jinja2', 'tokenizers', 'numpy'} & sys.modules.keys())"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("params", "name", "words"),
+    [
+        ({"messages": QUESTION * 4097}, "bad_parameter", "at most 4096 items, not 4097"),
+        ({"messages": QUESTION, "model": "x" * 1025}, "bad_parameter", "at most 1024 characters, not 1025"),
+        ({"messages": QUESTION, "stop": ["ab", "x" * 1025]}, "bad_parameter", "has 1025 characters, at most 1024"),
+        ({"messages": QUESTION, "x" * 100_000: 1}, "unknown_parameter", "x" * 60 + "'"),
+        ({"messages": QUESTION, "keep_alive": "1h" * 100_000}, "bad_parameter", "must be duration, not '1h1h"),
+        ({"messages": QUESTION, "priority": "x" * 100_000}, "bad_parameter", "must be one of interactive"),
+        ({"messages": QUESTION, "logit_bias": {str(i): 1.0 for i in range(1025)}}, "bad_parameter", "at most 1024"),
+    ],
+)
+async def test_what_is_too_long_is_named_in_short(
+    tmp_path: Path, params: dict[str, Any], name: str, words: str
+) -> None:
+    async with running(tmp_path) as house:
+        error = await (await house.connect()).refused("chat", **params)
+        assert error["name"] == name
+        assert words in error["message"]
+        assert len(error["message"]) < 200

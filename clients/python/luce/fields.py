@@ -13,13 +13,14 @@ from typing import Any
 from .errors import LuceError
 
 REQUIRED = object()
+MAX_SHOWN = 60  # characters of what was given, in an error
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
 class Field:
     """One parameter or result field. `type` is explained in docs/protocol.md; a default of None means absent. `low` and
-    `high` bound a number, or how many items a list or map has."""
+    `high` bound a number, or how many items a list or map and how many characters a text has."""
 
     name: str
     type: str
@@ -71,9 +72,10 @@ def read_fields(where: str, fields: tuple[Field, ...], given: dict[str, Any], ty
     known = {f.name for f in fields}
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(str(name), sorted(known), 1)
+            name = str(name)[:MAX_SHOWN]
+            close = difflib.get_close_matches(name, sorted(known), 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise LuceError("unknown_parameter", f"{where} has no parameter {name!r}{hint}", {"parameter": str(name)})
+            raise LuceError("unknown_parameter", f"{where} has no parameter {name!r}{hint}", {"parameter": name})
     values = {}
     for f in fields:
         value = given.get(f.name)
@@ -90,6 +92,9 @@ def _read(where: str, f: Field, value: Any, types: Types) -> Any:
     def bad(why: str) -> LuceError:
         return LuceError("bad_parameter", f"{where} must be {why}", {"parameter": f.name})
 
+    unit = _UNITS.get(type(value), "")
+    if unit and f.high is not None and len(value) > f.high:  # before each of them is looked at
+        raise bad(f"at most {f.high}{unit}, not {len(value)}")
     for t in types:
         if f.type == f"list[{t.name}]":
             if type(value) is not list or any(type(x) is not dict for x in value):
@@ -99,7 +104,7 @@ def _read(where: str, f: Field, value: Any, types: Types) -> Any:
         value = _READERS[f.type](value)
     except (TypeError, ValueError):
         raise bad(f"{f.type}, not {_short(value)}") from None
-    size, unit = (len(value), " items") if type(value) in (list, dict) else (value, "")
+    size = len(value) if unit else value
     if f.low is not None and size < f.low:
         raise bad(f"at least {f.low}{unit}, not {size}")
     if f.high is not None and size > f.high:
@@ -123,8 +128,10 @@ def seconds(duration: str | float) -> float:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, str):
+        value = value[:MAX_SHOWN]
     text = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
 def _just(wanted: type) -> Callable[[Any], Any]:
@@ -138,7 +145,7 @@ def _just(wanted: type) -> Callable[[Any], Any]:
 
 def _list_of(wanted: type) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
-        if type(value) is not list or any(type(x) is not wanted for x in value):
+        if type(value) is not list or not set(map(type, value)) <= {wanted}:
             raise TypeError
         return value
 
@@ -158,7 +165,7 @@ def _inputs(value: Any) -> list[str | list[int]]:
 
 
 def _duration(value: Any) -> str | float:
-    if type(value) not in (str, int, float):
+    if type(value) not in (str, int, float) or (type(value) is str and len(value) > MAX_SHOWN):
         raise TypeError
     seconds(value)
     return value  # type: ignore[no-any-return]  # one of the three
@@ -170,6 +177,7 @@ def _biases(value: Any) -> dict[int, float]:
     return {int(key): _float(bias) for key, bias in value.items()}
 
 
+_UNITS: dict[type, str] = {list: " items", dict: " items", str: " characters"}
 _READERS: dict[str, Callable[[Any], Any]] = {
     "str": _just(str),
     "int": _just(int),

@@ -21,7 +21,9 @@ MAX_NESTING = 64
 MAX_ITEMS = 1 << 21  # in all the arrays and maps of a frame
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0")
-MODEL = Field("model", "str", "Name of the model; empty: the default model.", "")
+MAX_NAME_CHARS = 1024
+MAX_MESSAGES = 4096
+MODEL = Field("model", "str", "Name of the model; empty: the default model.", "", high=MAX_NAME_CHARS)
 
 DEADLINE = Field("deadline_s", "float", "Seconds from its arrival; then it ends with `deadline`.", None, 0.001, 1e9)
 KEEP_ALIVE = Field(
@@ -45,7 +47,7 @@ SAMPLING = (
     Field("seed", "int", "Same seed, same answer. Absent: the daemon draws one and tells it.", None, 0, (1 << 64) - 1),
     Field("logprobs", "int", "Report the log-probability of each token and of the k best.", None, 0, 32),
     Field("max_tokens", "int", "Most tokens to generate; 0 only fills the cache. Absent: what fits.", None, 0),
-    Field("stop", "list[str]", "End the answer before the first of these strings.", [], 0, 32),
+    Field("stop", "list[str]", "End the answer before the first of these, of at most 1024 characters each.", [], 0, 32),
     Field("stop_ids", "list[int]", "End the answer at one of these token ids.", [], 0, 32),
     Field("ignore_eos", "bool", "Go on after the model's own end tokens.", False),
     Field("n", "int", "Number of answers.", 1, 1, 64),
@@ -108,8 +110,8 @@ METHODS = (
         "Opens the conversation; must be the first call.",
         (
             Field("level", "int", "Highest protocol level that the client speaks.", LEVEL, 1),
-            Field("client", "str", "Name and version of the client, for `status`.", ""),
-            Field("tenant", "str", "Narrows the caller's cache and privacy to this name, within its uid.", ""),
+            Field("client", "str", "Name and version of the client, for `status`.", "", high=100),
+            Field("tenant", "str", "Narrows cache and privacy of the caller to this name, within its uid.", "", high=100),
         ),
         (
             Field("level", "int", "Level that both speak."),
@@ -127,7 +129,7 @@ METHODS = (
         "Answers a conversation with the model's own chat template.",
         (
             MODEL,
-            Field("messages", "list[Message]", "The conversation so far."),
+            Field("messages", "list[Message]", "The conversation so far.", high=MAX_MESSAGES),
             *SAMPLING,
         ),
         ANSWER,
@@ -157,7 +159,7 @@ METHODS = (
             Field("prefix", "str", "The text before the cursor."),
             Field("suffix", "str", "The text after it.", ""),
             Field("extra", "list[File]", "Other files that matter. Best first those that change least.", [], 0, 256),
-            Field("filename", "str", "Of the text itself.", ""),
+            Field("filename", "str", "Of the text itself.", "", high=MAX_NAME_CHARS),
             *(replace(f, default=INFILL_DEFAULTS.get(f.name, f.default)) for f in SAMPLING),
         ),
         ANSWER,
@@ -220,7 +222,7 @@ METHODS = (
     Method(
         "template",
         "The prompt that `chat` would send to the model.",
-        (MODEL, Field("messages", "list[Message]", "As for chat.")),
+        (MODEL, Field("messages", "list[Message]", "As for chat.", high=MAX_MESSAGES)),
         (Field("prompt", "str", "The text."), Field("tokens", "list[int]", "Its ids.")),
         role="inference",
     ),
