@@ -111,7 +111,7 @@ METHODS = (
         (
             Field("level", "int", "Highest protocol level that the client speaks.", LEVEL, 1),
             Field("client", "str", "Name and version of the client, for `status`.", "", high=100),
-            Field("tenant", "str", "Narrows cache and privacy of the caller to this name, within its uid.", "", high=100),
+            Field("tenant", "str", "Narrows its cache and privacy to this name, within its uid.", "", high=100),
         ),
         (
             Field("level", "int", "Level that both speak."),
