@@ -38,23 +38,24 @@ class Cpu:
         touched = _anonymous_bytes() - self._touched_before
         return _field("/proc/meminfo", "MemAvailable", 1 << 62) - max(0, allocated - touched)
 
-    def allocate(self, storages: list[Storage], offsets: list[int] | None = None) -> Memory:
-        """Zeroed memory for these storages, side by side or at `offsets`; writes the constants."""
+    def allocate(self, storages: list[Storage], offsets: list[int] | None = None, grows: bool = False) -> Memory:
+        """Zeroed memory for these storages, side by side or at `offsets`; writes the constants. What `grows` is used
+        little by little, as a cache is, and takes no more of the machine's memory than was used."""
         if offsets is None:
             offsets, end = [], 0
             for s in storages:
                 offsets.append(end)
                 end += aligned(s.n_bytes)
         n_bytes = max((o + aligned(s.n_bytes) for s, o in zip(storages, offsets, strict=True)), default=0)
-        memory = self.reserve(n_bytes)
+        memory = self.reserve(n_bytes, grows)
         for s, offset in zip(storages, offsets, strict=True):
             s.pointer = memory.pointer + offset
             if s.kind == "constant":
                 memory.bytes[offset : offset + s.n_bytes] = np.frombuffer(s.data, np.uint8)
         return memory
 
-    def reserve(self, n_bytes: int) -> Memory:
-        memory = Memory(n_bytes)
+    def reserve(self, n_bytes: int, grows: bool = False) -> Memory:
+        memory = Memory(n_bytes, grows)
         self._memories.add(memory)
         return memory
 
@@ -88,11 +89,11 @@ class Cpu:
 class Memory:
     """Anonymous pages: zero until touched, and given back when this is collected."""
 
-    def __init__(self, n_bytes: int) -> None:
+    def __init__(self, n_bytes: int, grows: bool) -> None:
         self.n_bytes = n_bytes
         self._pages = mmap.mmap(-1, max(n_bytes, 1), mmap.MAP_PRIVATE)  # shared pages are never huge
         if n_bytes > 1 << 21:
-            self._pages.madvise(mmap.MADV_HUGEPAGE)
+            self._pages.madvise(mmap.MADV_NOHUGEPAGE if grows else mmap.MADV_HUGEPAGE)
         self.bytes = np.frombuffer(self._pages, np.uint8)
         self.pointer = _address(self.bytes)
 

@@ -190,6 +190,7 @@ def _fill_checked(runner: Runner) -> Generator[tuple[int, int], None, None]:
         check.raise_if_bad()
     for path in due:
         digests.mark_checked(path)
+    runner.weights.file.let_go()  # most of it was read to be packed
 
 
 def _fill(runner: Runner) -> Generator[tuple[int, int], None, None]:

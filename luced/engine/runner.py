@@ -107,9 +107,10 @@ class Runner:
     def allocate(self) -> Iterator[None]:
         """Takes memory for all but the weights, which are in place, and compiles, in slices: others may have steps
         between them. ModelError: no kernel for a type."""
-        seen = dict.fromkeys(s for t in self.tapes for s in t.storages("constant", "input", "cache"))
+        for kinds, grows in ((("constant", "input"), False), (("cache",), True)):
+            storages = dict.fromkeys(s for t in self.tapes for s in t.storages(*kinds))
+            self._held.append(self.device.allocate(list(storages), grows=grows))
         offsets, _ = self.tape.plan_activations()
-        self._held.append(self.device.allocate(list(seen)))
         self._held.append(self.device.allocate(list(offsets), list(offsets.values())))
         calls = self.tape.calls
         self.program = self.device.compile(calls[: self.n_body] + calls[self.n_hidden :])
@@ -195,8 +196,7 @@ class Runner:
                 drawing.append(chunk)
                 out_index.append(len(tokens) - 1)
         n, m = plan.n_rows, len(drawing)
-        a.tokens[:n], a.positions[:n], a.row_seq[:n] = tokens, positions, row_seq
-        a.row_cell[:n] = a.positions[:n]
+        a.tokens[:n], a.positions[:n], a.row_cell[:n], a.row_seq[:n] = tokens, positions, positions, row_seq
         for g, all_slots in zip(a.groups, slots, strict=True):
             g.slots[:n] = all_slots
         a.n_rows[0], a.n_out[0] = n, plan.n_out

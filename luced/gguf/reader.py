@@ -5,6 +5,7 @@ A model may be split over several files NAME-00001-of-0000N.gguf. The first hold
 
 from __future__ import annotations
 
+import mmap
 import re
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +30,11 @@ class File:
     def view(self, tensor: TensorInfo) -> memoryview:
         """The tensor's bytes, read-only and uncopied."""
         return self._parts[tensor.part].data[tensor.offset : tensor.offset + tensor.n_bytes]
+
+    def let_go(self) -> None:
+        """Its bytes stay in the page cache, and are no more this process's memory until they are read again."""
+        for part in self._parts:
+            part.mapping.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         for part in self._parts:
