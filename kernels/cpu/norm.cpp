@@ -1,11 +1,11 @@
-// norm.cpp: RMS norm of vectors of D values: hidden states (H = 1) and the heads of q and k.
+// norm.cpp: norms of vectors of D values: hidden states (H = 1), the heads of q and k, the outputs of heads (gated).
 //
 // One vector belongs to one thread: at n = 1 a hidden state is a fraction of a microsecond, less than meeting half-way.
 
 #include <cmath>
 
 #include "check.h"
-#include "simd.h"
+#include "math.h"
 
 namespace luce::LUCE_ISA {
 namespace {
@@ -27,39 +27,95 @@ float sum_of_squares(const float *x, int64_t D) {
   return sum((part[0] + part[1]) + (part[2] + part[3]));
 }
 
-void normalise(const float *x, const float *weight, float *out, int64_t D, float eps) {
-  const float scale = 1 / std::sqrt(sum_of_squares(x, D) / D + eps);
+// out = finish(scale * x, k) for each vector of x, which begins at value k and of which n lanes are there.
+template <class Finish>
+void scaled(const float *x, float *out, int64_t D, float scale, Finish finish) {
   int64_t k = 0;
-  for (; k + kLanes <= D; k += kLanes) {
-    const F32 y = load<F32>(x + k) * scale;
-    store(out + k, weight ? y * load<F32>(weight + k) : y);
-  }
-  if (k < D) {
-    const F32 y = load_first<F32>(x + k, D - k) * scale;
-    store_first(out + k, weight ? y * load_first<F32>(weight + k, D - k) : y, D - k);
-  }
+  for (; k + kLanes <= D; k += kLanes) store(out + k, finish(load<F32>(x + k) * scale, k, kLanes));
+  if (k < D) store_first(out + k, finish(load_first<F32>(x + k, D - k) * scale, k, D - k), D - k);
 }
 
-Verdict check(const luce_rms_norm_args &a) {
-  if (!is_f32(a.x) || !is_f32(a.out)) return unsupported("x and out are F32, contiguous along D");
-  if (!same_shape(a.x, a.out)) return bad("x and out have one shape");
-  if (a.weight.data == nullptr) return {};
-  if (!is_f32(a.weight)) return unsupported("weight is F32");
-  return a.weight.ne[0] == a.x.ne[0] ? Verdict{} : bad("weight has D values");
+// The next n values of p, all lanes where that is all.
+LUCE_INLINE F32 load_some(const float *p, int64_t n) {
+  return n == kLanes ? load<F32>(p) : load_first<F32>(p, n);
 }
 
-void run(const luce_rms_norm_args &a, const Worker &worker) {
+// f(x, h, i, out) for each vector of this thread.
+template <class Args, class F>
+void for_vectors(const Args &a, const Worker &worker, F f) {
   const int64_t H = a.x.ne[1];
   const Range mine = share(true_rows(a.n_rows, a.x.ne[2]) * H, worker);
   for (int64_t u = mine.begin; u < mine.end; ++u) {
     const int64_t h = u % H, i = u / H;
-    normalise(row<const float>(a.x, h, i), static_cast<const float *>(a.weight.data), row<float>(a.out, h, i),
-              a.x.ne[0], a.eps);
+    f(row<const float>(a.x, h, i), h, i, row<float>(a.out, h, i));
   }
+}
+
+Verdict check_x(const luce_tensor &x, const luce_tensor &out) {
+  if (!is_f32(x) || !is_f32(out)) return unsupported("x and out are F32, contiguous along D");
+  return same_shape(x, out) ? Verdict{} : bad("x and out have one shape");
+}
+
+Verdict check_weight(const luce_tensor &weight, int64_t D) {
+  if (!is_f32(weight)) return unsupported("weight is F32");
+  return weight.ne[0] == D ? Verdict{} : bad("weight has D values");
+}
+
+Verdict check_rms(const luce_rms_norm_args &a) {
+  const Verdict verdict = check_x(a.x, a.out);
+  if (verdict.status != LUCE_OK || a.weight.data == nullptr) return verdict;
+  return check_weight(a.weight, a.x.ne[0]);
+}
+
+void run_rms(const luce_rms_norm_args &a, const Worker &worker) {
+  const int64_t D = a.x.ne[0];
+  const float *weight = static_cast<const float *>(a.weight.data);
+  for_vectors(a, worker, [&](const float *x, int64_t, int64_t, float *out) {
+    const float scale = 1 / std::sqrt(sum_of_squares(x, D) / D + a.eps);
+    if (weight == nullptr) {
+      scaled(x, out, D, scale, [](F32 y, int64_t, int64_t) { return y; });
+    } else {
+      scaled(x, out, D, scale, [=](F32 y, int64_t k, int64_t n) { return y * load_some(weight + k, n); });
+    }
+  });
+}
+
+Verdict check_l2(const luce_l2_norm_args &a) {
+  return check_x(a.x, a.out);
+}
+
+void run_l2(const luce_l2_norm_args &a, const Worker &worker) {
+  const int64_t D = a.x.ne[0];
+  for_vectors(a, worker, [&](const float *x, int64_t, int64_t, float *out) {
+    const float scale = 1 / std::sqrt(sum_of_squares(x, D) + a.eps);
+    scaled(x, out, D, scale, [](F32 y, int64_t, int64_t) { return y; });
+  });
+}
+
+Verdict check_gated(const luce_gated_norm_args &a) {
+  if (!is_f32(a.gate)) return unsupported("gate is F32, contiguous along D");
+  if (!same_shape(a.x, a.gate)) return bad("x and gate have one shape");
+  const Verdict verdict = check_x(a.x, a.out);
+  return verdict.status == LUCE_OK ? check_weight(a.weight, a.x.ne[0]) : verdict;
+}
+
+void run_gated(const luce_gated_norm_args &a, const Worker &worker) {
+  const int64_t D = a.x.ne[0];
+  const float *weight = static_cast<const float *>(a.weight.data);
+  for_vectors(a, worker, [&](const float *x, int64_t h, int64_t i, float *out) {
+    const float scale = 1 / std::sqrt(sum_of_squares(x, D) / D + a.eps);
+    const float *gate = row<const float>(a.gate, h, i);
+    scaled(x, out, D, scale, [=](F32 y, int64_t k, int64_t n) {
+      const F32 g = load_some(gate + k, n);
+      return y * load_some(weight + k, n) * times_sigmoid(g, g);
+    });
+  });
 }
 
 }  // namespace
 
-LUCE_KERNEL(rms_norm, check, run)
+LUCE_KERNEL(rms_norm, check_rms, run_rms)
+LUCE_KERNEL(l2_norm, check_l2, run_l2)
+LUCE_KERNEL(gated_norm, check_gated, run_gated)
 
 }  // namespace luce::LUCE_ISA

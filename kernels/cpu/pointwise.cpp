@@ -1,4 +1,5 @@
-// pointwise.cpp: ops that treat each value alone: add, glu, softcap. Threads share blocks of kBlock values of a row.
+// pointwise.cpp: ops that treat each value alone: add, glu, gate, softcap. Threads share blocks of kBlock values of a
+// row.
 
 #include "check.h"
 #include "math.h"
@@ -57,6 +58,27 @@ void run_glu(const luce_glu_args &a, const Worker &worker) {
   }
 }
 
+Verdict check_gate(const luce_gate_args &a) {
+  if (!is_f32(a.x) || !is_f32(a.gate) || !is_f32(a.out)) return unsupported("all tensors are F32, contiguous along D");
+  if (!same_shape(a.x, a.out)) return bad("x and out have one shape");
+  if (a.gate.ne[0] != a.x.ne[0] && a.gate.ne[0] != 1) return bad("a head has D gates or one");
+  return a.gate.ne[1] == a.x.ne[1] && a.gate.ne[2] == a.x.ne[2] ? Verdict{} : bad("x and gate have H heads, n rows");
+}
+
+void run_gate(const luce_gate_args &a, const Worker &worker) {
+  const int64_t D = a.x.ne[0], H = a.x.ne[1];
+  const Range mine = share(true_rows(a.n_rows, a.x.ne[2]) * H, worker);
+  for (int64_t u = mine.begin; u < mine.end; ++u) {
+    const float *x = row<const float>(a.x, u % H, u / H), *gate = row<const float>(a.gate, u % H, u / H);
+    float *out = row<float>(a.out, u % H, u / H);
+    for (int64_t k = 0; k < D; k += kLanes) {
+      const int64_t n = D - k < kLanes ? D - k : kLanes;
+      const F32 g = a.gate.ne[0] == 1 ? splat(*gate) : load_first<F32>(gate + k, n);
+      store_first(out + k, times_sigmoid(load_first<F32>(x + k, n), g), n);
+    }
+  }
+}
+
 Verdict check_softcap(const luce_softcap_args &a) {
   if (!(a.cap > 0)) return bad("cap is positive");
   return check_shapes(a.x, a.x, a.out);
@@ -71,6 +93,7 @@ void run_softcap(const luce_softcap_args &a, const Worker &worker) {
 
 LUCE_KERNEL(add, check_add, run_add)
 LUCE_KERNEL(glu, check_glu, run_glu)
+LUCE_KERNEL(gate, check_gate, run_gate)
 LUCE_KERNEL(softcap, check_softcap, run_softcap)
 
 }  // namespace luce::LUCE_ISA

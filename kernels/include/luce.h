@@ -140,14 +140,21 @@ LUCE_API luce_status luce_pack(luce_context *context, const luce_tensor *weight,
   X(quantize)       \
   X(matmul)         \
   X(rms_norm)       \
+  X(l2_norm)        \
+  X(gated_norm)     \
   X(add)            \
   X(glu)            \
+  X(gate)           \
   X(softcap)        \
   X(rope_angles)    \
   X(rope)           \
   X(kv_write)       \
   X(kv_copy)        \
   X(attention)      \
+  X(conv)           \
+  X(conv_commit)    \
+  X(delta)          \
+  X(delta_commit)   \
   X(rows)           \
   X(count)          \
   X(sample)         \
@@ -194,6 +201,24 @@ typedef struct luce_rms_norm_args {
   const int32_t *n_rows;
 } luce_rms_norm_args;
 
+/* out[:, h, i] = x[:, h, i] / sqrt(sum(x^2) + eps). */
+typedef struct luce_l2_norm_args {
+  luce_tensor x;   /* F32 [D, H, n] */
+  luce_tensor out; /* F32 [D, H, n]; may be x */
+  float eps;
+  const int32_t *n_rows;
+} luce_l2_norm_args;
+
+/* out[:, h, i] = weight * x[:, h, i] / sqrt(mean(x^2) + eps) * silu(gate[:, h, i]). */
+typedef struct luce_gated_norm_args {
+  luce_tensor x;      /* F32 [D, H, n] */
+  luce_tensor gate;   /* F32 [D, H, n] */
+  luce_tensor weight; /* F32 [D] */
+  luce_tensor out;    /* F32 [D, H, n]; may be x or gate */
+  float eps;
+  const int32_t *n_rows;
+} luce_gated_norm_args;
+
 /* out = a + b. */
 typedef struct luce_add_args {
   luce_tensor a, b, out; /* F32 [D, n]; out may be a or b */
@@ -208,6 +233,14 @@ typedef struct luce_glu_args {
   int32_t activation;
   const int32_t *n_rows;
 } luce_glu_args;
+
+/* out[d, h, i] = x[d, h, i] * sigmoid(gate[d, h, i]); a gate of one value is for all of its head. */
+typedef struct luce_gate_args {
+  luce_tensor x;    /* F32 [D, H, n] */
+  luce_tensor gate; /* F32 [D, H, n] or [1, H, n] */
+  luce_tensor out;  /* F32 [D, H, n]; may be x or gate */
+  const int32_t *n_rows;
+} luce_gate_args;
 
 /* out = cap * tanh(x / cap). */
 typedef struct luce_softcap_args {
@@ -292,6 +325,91 @@ typedef struct luce_attention_args {
   int32_t window;
   const int32_t *n_rows;
 } luce_attention_args;
+
+/* ---- recurrent state ----
+ * A layer keeps a state of fixed size for each sequence, in one of n_slots slots. The rows of sequence s = row_seq[i]
+ * are adjacent and go on from the state in slot seq_slot[s]; -1: from a state of zeros. Row i comes after row
+ * parents[i] of its sequence, which stands before it in the batch (-1: straight after that state); without parents,
+ * after the row before it. So a prompt (a chain), a decoded token (one row) and a draft tree are one op.
+ *
+ * The state after row i is stored in slot out_slots[i]; -1: nowhere. What is not stored is forgotten: rows of a draft
+ * leave no trace. A slot that is stored in is read by no other sequence of the step, and stored in once. Where it is
+ * known only after the step which rows count, the *_commit op stores the same bits from what the step has kept. */
+
+/* Causal depthwise convolution, silu(sum_k weight[k, c] * u_k[c]): u_{K-1} is x[:, i], u_{K-2} the input of its parent,
+ * and so on up the tree and on into the state, which holds the last K-1 inputs, the oldest first. */
+typedef struct luce_conv_args {
+  luce_tensor x;         /* F32 [C, n] */
+  luce_tensor weight;    /* F32 [K, C] */
+  luce_tensor state;     /* F32 [C, K-1, n_slots] */
+  luce_tensor row_seq;   /* I32 [n] */
+  luce_tensor seq_slot;  /* I32 [n_seqs] */
+  luce_tensor out_slots; /* I32 [n] */
+  luce_tensor parents;   /* I32 [n], optional */
+  luce_tensor out;       /* F32 [C, n] */
+  const int32_t *n_rows;
+} luce_conv_args;
+
+/* Stores states of luce_conv, whose x was kept. */
+typedef struct luce_conv_commit_args {
+  luce_tensor x;         /* F32 [C, n] */
+  luce_tensor state;     /* F32 [C, K-1, n_slots] */
+  luce_tensor row_seq;   /* I32 [n] */
+  luce_tensor seq_slot;  /* I32 [n_seqs] */
+  luce_tensor out_slots; /* I32 [n] */
+  luce_tensor parents;   /* I32 [n], optional */
+  const int32_t *n_rows;
+} luce_conv_commit_args;
+
+typedef enum luce_head_order {
+  LUCE_HEADS_TILED = 0,  /* value head h reads key head h % n_k */
+  LUCE_HEADS_GROUPED = 1 /* value head h reads key head h / (n_v / n_k) */
+} luce_head_order;
+
+/* The gated delta rule. For value head h of row i, with q and k of its key head, S the state before the row,
+ * g = a[h] * softplus(alpha[h, i] + dt[h]) and b = sigmoid(beta[h, i]):
+ *     u = b (v - e^g S^T k),   out = scale (e^g S^T q + (k.q) u),   S' = e^g S + k u^T.
+ * Over a path of rows that is, with G the sums of g along it and S0 the state in the slot,
+ *     u_i   = b_i (v_i - e^{G_i} S0^T k_i - sum_{j in anc(i), j != i} e^{G_i-G_j} (k_j.k_i) u_j)
+ *     out_i = scale (e^{G_i} S0^T q_i + sum_{j in anc(i)} e^{G_i-G_j} (k_j.q_i) u_j)
+ *     S_m   = e^{G_m} S0 + sum_{j in anc(m)} e^{G_m-G_j} k_j u_j^T,
+ * so S0 is read once for all rows of a sequence, whatever their tree. */
+typedef struct luce_delta_args {
+  luce_tensor q;         /* F32 [d, n_k, n] */
+  luce_tensor k;         /* F32 [d, n_k, n] */
+  luce_tensor v;         /* F32 [dv, n_v, n] */
+  luce_tensor alpha;     /* F32 [r, n_v / r, n]: of head h at [h % r, h / r] */
+  luce_tensor beta;      /* F32, as alpha */
+  luce_tensor a;         /* F32 [n_v] */
+  luce_tensor dt;        /* F32 [n_v] */
+  luce_tensor state;     /* F32 [dv, d, n_v, n_slots] */
+  luce_tensor row_seq;   /* I32 [n] */
+  luce_tensor seq_slot;  /* I32 [n_seqs] */
+  luce_tensor out_slots; /* I32 [n] */
+  luce_tensor parents;   /* I32 [n], optional */
+  luce_tensor update;    /* F32 [dv, n_v, n], optional: u of each row, for luce_delta_commit */
+  luce_tensor out;       /* F32 [dv, n_v, n] */
+  luce_tensor workspace; /* U8, luce_workspace_bytes() */
+  float scale;
+  int32_t order; /* luce_head_order */
+  const int32_t *n_rows;
+} luce_delta_args;
+
+/* Stores states of luce_delta, whose k, alpha and update were kept. */
+typedef struct luce_delta_commit_args {
+  luce_tensor k;         /* F32 [d, n_k, n] */
+  luce_tensor alpha;     /* F32 [r, n_v / r, n] */
+  luce_tensor a;         /* F32 [n_v] */
+  luce_tensor dt;        /* F32 [n_v] */
+  luce_tensor update;    /* F32 [dv, n_v, n] */
+  luce_tensor state;     /* F32 [dv, d, n_v, n_slots] */
+  luce_tensor row_seq;   /* I32 [n] */
+  luce_tensor seq_slot;  /* I32 [n_seqs] */
+  luce_tensor out_slots; /* I32 [n] */
+  luce_tensor parents;   /* I32 [n], optional */
+  int32_t order;         /* luce_head_order */
+  const int32_t *n_rows;
+} luce_delta_commit_args;
 
 /* out[:, i] = x[:, index[i]]. */
 typedef struct luce_rows_args {

@@ -73,19 +73,26 @@ class Op(IntEnum):
     QUANTIZE = 1
     MATMUL = 2
     RMS_NORM = 3
-    ADD = 4
-    GLU = 5
-    SOFTCAP = 6
-    ROPE_ANGLES = 7
-    ROPE = 8
-    KV_WRITE = 9
-    KV_COPY = 10
-    ATTENTION = 11
-    ROWS = 12
-    COUNT = 13
-    SAMPLE = 14
-    ADVANCE = 15
-    MAILBOX = 16
+    L2_NORM = 4
+    GATED_NORM = 5
+    ADD = 6
+    GLU = 7
+    GATE = 8
+    SOFTCAP = 9
+    ROPE_ANGLES = 10
+    ROPE = 11
+    KV_WRITE = 12
+    KV_COPY = 13
+    ATTENTION = 14
+    CONV = 15
+    CONV_COMMIT = 16
+    DELTA = 17
+    DELTA_COMMIT = 18
+    ROWS = 19
+    COUNT = 20
+    SAMPLE = 21
+    ADVANCE = 22
+    MAILBOX = 23
 
 
 class Activation(IntEnum):
@@ -96,6 +103,11 @@ class Activation(IntEnum):
 class RopeMode(IntEnum):
     NORM = 0
     NEOX = 1
+
+
+class HeadOrder(IntEnum):
+    TILED = 0
+    GROUPED = 1
 
 
 class Finish(IntEnum):
@@ -208,6 +220,38 @@ class RmsNormArgs(ctypes.Structure):
     ]
 
 
+class L2NormArgs(ctypes.Structure):
+    x: Tensor
+    out: Tensor
+    eps: float
+    n_rows: int | None
+
+    _fields_ = [
+        ("x", Tensor),
+        ("out", Tensor),
+        ("eps", ctypes.c_float),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class GatedNormArgs(ctypes.Structure):
+    x: Tensor
+    gate: Tensor
+    weight: Tensor
+    out: Tensor
+    eps: float
+    n_rows: int | None
+
+    _fields_ = [
+        ("x", Tensor),
+        ("gate", Tensor),
+        ("weight", Tensor),
+        ("out", Tensor),
+        ("eps", ctypes.c_float),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
 class AddArgs(ctypes.Structure):
     a: Tensor
     b: Tensor
@@ -234,6 +278,20 @@ class GluArgs(ctypes.Structure):
         ("up", Tensor),
         ("out", Tensor),
         ("activation", ctypes.c_int32),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class GateArgs(ctypes.Structure):
+    x: Tensor
+    gate: Tensor
+    out: Tensor
+    n_rows: int | None
+
+    _fields_ = [
+        ("x", Tensor),
+        ("gate", Tensor),
+        ("out", Tensor),
         ("n_rows", ctypes.c_void_p),
     ]
 
@@ -358,6 +416,122 @@ class AttentionArgs(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
         ("window", ctypes.c_int32),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class ConvArgs(ctypes.Structure):
+    x: Tensor
+    weight: Tensor
+    state: Tensor
+    row_seq: Tensor
+    seq_slot: Tensor
+    out_slots: Tensor
+    parents: Tensor
+    out: Tensor
+    n_rows: int | None
+
+    _fields_ = [
+        ("x", Tensor),
+        ("weight", Tensor),
+        ("state", Tensor),
+        ("row_seq", Tensor),
+        ("seq_slot", Tensor),
+        ("out_slots", Tensor),
+        ("parents", Tensor),
+        ("out", Tensor),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class ConvCommitArgs(ctypes.Structure):
+    x: Tensor
+    state: Tensor
+    row_seq: Tensor
+    seq_slot: Tensor
+    out_slots: Tensor
+    parents: Tensor
+    n_rows: int | None
+
+    _fields_ = [
+        ("x", Tensor),
+        ("state", Tensor),
+        ("row_seq", Tensor),
+        ("seq_slot", Tensor),
+        ("out_slots", Tensor),
+        ("parents", Tensor),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class DeltaArgs(ctypes.Structure):
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    alpha: Tensor
+    beta: Tensor
+    a: Tensor
+    dt: Tensor
+    state: Tensor
+    row_seq: Tensor
+    seq_slot: Tensor
+    out_slots: Tensor
+    parents: Tensor
+    update: Tensor
+    out: Tensor
+    workspace: Tensor
+    scale: float
+    order: int
+    n_rows: int | None
+
+    _fields_ = [
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("alpha", Tensor),
+        ("beta", Tensor),
+        ("a", Tensor),
+        ("dt", Tensor),
+        ("state", Tensor),
+        ("row_seq", Tensor),
+        ("seq_slot", Tensor),
+        ("out_slots", Tensor),
+        ("parents", Tensor),
+        ("update", Tensor),
+        ("out", Tensor),
+        ("workspace", Tensor),
+        ("scale", ctypes.c_float),
+        ("order", ctypes.c_int32),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class DeltaCommitArgs(ctypes.Structure):
+    k: Tensor
+    alpha: Tensor
+    a: Tensor
+    dt: Tensor
+    update: Tensor
+    state: Tensor
+    row_seq: Tensor
+    seq_slot: Tensor
+    out_slots: Tensor
+    parents: Tensor
+    order: int
+    n_rows: int | None
+
+    _fields_ = [
+        ("k", Tensor),
+        ("alpha", Tensor),
+        ("a", Tensor),
+        ("dt", Tensor),
+        ("update", Tensor),
+        ("state", Tensor),
+        ("row_seq", Tensor),
+        ("seq_slot", Tensor),
+        ("out_slots", Tensor),
+        ("parents", Tensor),
+        ("order", ctypes.c_int32),
         ("n_rows", ctypes.c_void_p),
     ]
 
@@ -530,14 +704,21 @@ OPS = (
     "quantize",
     "matmul",
     "rms_norm",
+    "l2_norm",
+    "gated_norm",
     "add",
     "glu",
+    "gate",
     "softcap",
     "rope_angles",
     "rope",
     "kv_write",
     "kv_copy",
     "attention",
+    "conv",
+    "conv_commit",
+    "delta",
+    "delta_commit",
     "rows",
     "count",
     "sample",
@@ -550,14 +731,21 @@ ARGS: dict[str, type[ctypes.Structure]] = {
     "quantize": QuantizeArgs,
     "matmul": MatmulArgs,
     "rms_norm": RmsNormArgs,
+    "l2_norm": L2NormArgs,
+    "gated_norm": GatedNormArgs,
     "add": AddArgs,
     "glu": GluArgs,
+    "gate": GateArgs,
     "softcap": SoftcapArgs,
     "rope_angles": RopeAnglesArgs,
     "rope": RopeArgs,
     "kv_write": KvWriteArgs,
     "kv_copy": KvCopyArgs,
     "attention": AttentionArgs,
+    "conv": ConvArgs,
+    "conv_commit": ConvCommitArgs,
+    "delta": DeltaArgs,
+    "delta_commit": DeltaCommitArgs,
     "rows": RowsArgs,
     "count": CountArgs,
     "sample": SampleArgs,

@@ -1,4 +1,4 @@
-"""What the ops on rows mean: embed, quantize, matmul, norm, pointwise, rope, rows. float64 inside."""
+"""What the ops on rows mean: embed, quantize, matmul, norms, pointwise, rope, rows. float64 inside."""
 
 from __future__ import annotations
 
@@ -45,6 +45,19 @@ def rms_norm(a: Any) -> int:
     return NONE
 
 
+def l2_norm(a: Any) -> int:
+    x = _wide(a.x[: a.n_rows])
+    a.out[: a.n_rows] = x / np.sqrt((x * x).sum(-1, keepdims=True) + a.eps)
+    return NONE
+
+
+def gated_norm(a: Any) -> int:
+    x, gate = _wide(a.x[: a.n_rows]), _wide(a.gate[: a.n_rows])
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + a.eps) * a.weight
+    a.out[: a.n_rows] = y * gate / (1 + np.exp(-gate))
+    return NONE
+
+
 def add(a: Any) -> int:
     a.out[: a.n_rows] = a.a[: a.n_rows] + a.b[: a.n_rows]
     return NONE
@@ -56,6 +69,12 @@ def glu(a: Any) -> int:
         silu = g / (1 + np.exp(-g))
     gelu = 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
     a.out[: a.n_rows] = (gelu if a.activation else silu) * a.up[: a.n_rows]
+    return NONE
+
+
+def gate(a: Any) -> int:
+    with np.errstate(over="ignore"):
+        a.out[: a.n_rows] = _wide(a.x[: a.n_rows]) / (1 + np.exp(-_wide(a.gate[: a.n_rows])))
     return NONE
 
 

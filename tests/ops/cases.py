@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from tests.ops import attention_cases, cache_cases, dense_cases, sampling_cases, weight_cases
+from tests.ops import attention_cases, cache_cases, dense_cases, sampling_cases, state_cases, weight_cases
 
-CASES = [*dense_cases.CASES, *cache_cases.CASES, *attention_cases.CASES, *sampling_cases.CASES, *weight_cases.CASES]
+CASES = [
+    *dense_cases.CASES,
+    *cache_cases.CASES,
+    *attention_cases.CASES,
+    *state_cases.CASES,
+    *sampling_cases.CASES,
+    *weight_cases.CASES,
+]
 
 assert len({str(case) for case in CASES}) == len(CASES), "two cases have one name"

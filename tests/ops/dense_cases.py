@@ -70,6 +70,37 @@ NORM = [
 ]
 
 
+def _l2(n: int, h: int, d: int, **more: Any) -> Build:
+    def build(random: np.random.Generator) -> Args:
+        return {"x": strided(normal(random, n, h, d)), "out": unwritten(n, h, d), "eps": 1e-6, **more}
+
+    return build
+
+
+def _gated(n: int, h: int, d: int, *, place: str = "", weight: bool = True, one: bool = False, **more: Any) -> Build:
+    """x and gate, of one value for each head with `one`; the output lies in `place` if that is given."""
+
+    def build(random: np.random.Generator) -> Args:
+        args = {
+            "x": strided(normal(random, n, h, d)),
+            "gate": strided(normal(random, n, h, 1 if one else d, scale=3)),
+            "out": unwritten(n, h, d),
+            **more,
+        }
+        return args | ({"weight": normal(random, d), "eps": 1e-6} if weight else {}) | ({"out": args[place]} if place else {})
+
+    return build
+
+
+L2 = [
+    Case("l2_norm", "odd", _l2(5, 3, 37), _NORM_BOUND),
+    Case("l2_norm", "one-value", _l2(2, 1, 1), _NORM_BOUND),
+    Case("l2_norm", "some-rows", _l2(6, 2, 40, n_rows=4), _NORM_BOUND),
+    Case("l2_norm", "feels-eps", _l2(3, 2, 48, eps=3.0), _NORM_BOUND),
+    Case("l2_norm", "heads-512-rows", _l2(512, 32, 128), _NORM_BOUND, is_timed=True),
+]
+
+
 def _pair(first: str, second: str, n: int, d: int, *, place: str = "", scale: float = 1.0, **more: Any) -> Build:
     """Two inputs and an output, which lies in `place` if that is given."""
 
@@ -208,4 +239,20 @@ GATHER = [
     Case("rows", "negative", _rows([-1]), fault=FaultCode.ROW, cut=False),
 ]
 
-CASES = [*NORM, *POINTWISE, *SOFTCAP, *ANGLES, *ROPE, *GATHER]
+# As the norm, and SiLU with two multiplications.
+_GATED_BOUND = Bound(relative=_EXP_ULP + 180 * EPS)
+_GATE_BOUND = Bound(relative=_EXP_ULP + 60 * EPS)
+
+GATED = [
+    Case("gated_norm", "odd", _gated(5, 3, 37), _GATED_BOUND),
+    Case("gated_norm", "onto-x", _gated(4, 2, 64, place="x"), _GATED_BOUND),
+    Case("gated_norm", "onto-gate", _gated(4, 2, 130, place="gate", n_rows=3), _GATED_BOUND),
+    Case("gated_norm", "heads-512-rows", _gated(512, 16, 128), _GATED_BOUND, is_timed=True),
+    Case("gate", "odd", _gated(5, 3, 37, weight=False), _GATE_BOUND),
+    Case("gate", "onto-x", _gated(4, 2, 64, place="x", weight=False), _GATE_BOUND),
+    Case("gate", "onto-gate", _gated(4, 1, 130, place="gate", n_rows=3, weight=False), _GATE_BOUND),
+    Case("gate", "one-for-a-head", _gated(5, 3, 37, one=True, weight=False), _GATE_BOUND),
+    Case("gate", "heads-512-rows", _gated(512, 8, 256, weight=False), _GATE_BOUND, is_timed=True),
+]
+
+CASES = [*GATED, *L2, *NORM, *POINTWISE, *SOFTCAP, *ANGLES, *ROPE, *GATHER]

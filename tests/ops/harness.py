@@ -29,6 +29,10 @@ Args = dict[str, Any]
 OUTPUTS = {
     "kv_write": "k_pages v_pages cell_pos",
     "kv_copy": "k_pages v_pages cell_pos",
+    "conv": "state out",
+    "conv_commit": "state",
+    "delta": "state update out",
+    "delta_commit": "state",
     "count": "counts",
     "sample": "token logprob top_ids top_logprobs",
     "advance": "state emitted",
@@ -39,18 +43,24 @@ ROWS = {
     "matmul": "x add out",
     "add": "a b out",
     "glu": "gate up out",
+    "gated_norm": "x gate out",
+    "gate": "x gate out",
     "rope_angles": "positions out",
     "rope": "x angles out",
     "kv_write": "k v slots positions",
     "kv_copy": "copies",
     "attention": "q row_seq row_pos row_cell out",
+    "conv": "x row_seq out_slots parents out",
+    "conv_commit": "x row_seq out_slots parents",
+    "delta": "q k v alpha beta row_seq out_slots parents update out",
+    "delta_commit": "k alpha update row_seq out_slots parents",
     "rows": "index out",
     "count": "tokens",
     "sample": "logits rows token logprob top_ids top_logprobs",
     "advance": "token",
 }
 # Their rows are not run in parts.
-WHOLE = {"kv_copy", "count", "advance"}
+WHOLE = {"kv_copy", "conv_commit", "delta_commit", "count", "advance"}
 _TYPE_IDS = {dtype: type_id for type_id, dtype in DTYPES.items()}
 _GUARD_BYTES = 192
 
