@@ -1,10 +1,9 @@
 // delta.cpp: the gated delta rule as the recurrence itself, for chains and trees, and the states that it leaves.
 //
-// Columns of S (one for each value) never meet. A thread takes a few of them, at most kWide vectors, through all rows
-// of a sequence: that tile stays near, is read once from its slot and goes back only where it is stored. Each row costs
-// one pass: what the row before it added, then S^T k and S^T q. Every row is the same arithmetic on its own path, so
-// chunks, company, restored states and trees change no bit. The chunked form would trade that for matrix products which
-// a CPU does not need: the recurrence is a twentieth of a prefill.
+// Columns of S (one for each value) never meet. A thread takes kWide vectors of them through all rows of a sequence:
+// that tile stays near, is read once from its slot and goes back only where it is stored. A row costs one pass: what
+// the row before it added, then S^T k and S^T q. Each row is the same arithmetic on its own path, so that chunks,
+// company, restored states and trees change no bit; no chunked form, as all this is a twentieth of a prefill.
 
 #include <algorithm>
 #include <cmath>
@@ -224,6 +223,16 @@ class Commit : public Heads<luce_delta_commit_args> {
   int32_t *const path_;
 };
 
+// A tile of at most V vectors: n columns from column c on.
+template <int V, class Op>
+void run_tile(const Op &op, const Span &span, int64_t h, int64_t c, int64_t n) {
+  if constexpr (V > 1) {
+    if (n <= (V - 1) * kLanes) return run_tile<V - 1>(op, span, h, c, n);
+  }
+  if (n == V * kLanes) return op.run(Columns<V, true>{kLanes}, span, h, c);
+  op.run(Columns<V, false>{n - (V - 1) * kLanes}, span, h, c);
+}
+
 // Each tile of each head of each sequence, by one thread.
 template <class Op>
 void for_tiles(const Op &op, int64_t n_heads, int64_t n_columns, const Worker &worker) {
@@ -232,19 +241,7 @@ void for_tiles(const Op &op, int64_t n_heads, int64_t n_columns, const Worker &w
     for (int64_t h = 0; h < n_heads; ++h) {
       for (int64_t c = 0; c < n_columns; c += kTileColumns) {
         if (unit++ % worker.count != worker.index) continue;
-        const int64_t n = std::min(kTileColumns, n_columns - c), n_vectors = (n + kLanes - 1) / kLanes;
-        const int64_t n_last = n - (n_vectors - 1) * kLanes;
-        if (n == kTileColumns) {
-          op.run(Columns<kWide, true>{kLanes}, span, h, c);
-        } else if (n_vectors == 1) {
-          op.run(Columns<1, false>{n_last}, span, h, c);
-        } else if (n_vectors == 2) {
-          op.run(Columns<2, false>{n_last}, span, h, c);
-        } else if (n_vectors == 3) {
-          op.run(Columns<3, false>{n_last}, span, h, c);
-        } else {
-          op.run(Columns<kWide, false>{n_last}, span, h, c);
-        }
+        run_tile<kWide>(op, span, h, c, std::min(kTileColumns, n_columns - c));
       }
     }
   });

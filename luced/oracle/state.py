@@ -42,8 +42,7 @@ def _store_inputs(a: Any, rows: _Rows) -> None:
 
 
 def delta(a: Any) -> int:
-    n_v, dv = a.v.shape[1:]
-    key_head = _key_heads(a, n_v)
+    key_head, n_v = _key_heads(a, a.v.shape[1]), a.v.shape[1]
     for rows in _Rows.of(a):
         after: dict[int, Array] = {-1: _state(a, rows)}
         for i in rows.indices:
@@ -86,7 +85,7 @@ def _log_decay(a: Any, i: int) -> Array:
 
 def _state(a: Any, rows: _Rows) -> Array:
     """[n_v, d, dv]"""
-    return np.zeros(a.state.shape[1:]) if rows.slot < 0 else a.state[rows.slot].astype(np.float64)
+    return np.asarray(np.zeros(a.state.shape[1:]) if rows.slot < 0 else a.state[rows.slot], np.float64)
 
 
 class _Rows:

@@ -87,7 +87,11 @@ def _gated(n: int, h: int, d: int, *, place: str = "", weight: bool = True, one:
             "out": unwritten(n, h, d),
             **more,
         }
-        return args | ({"weight": normal(random, d), "eps": 1e-6} if weight else {}) | ({"out": args[place]} if place else {})
+        return (
+            args
+            | ({"weight": normal(random, d), "eps": 1e-6} if weight else {})
+            | ({"out": args[place]} if place else {})
+        )
 
     return build
 

@@ -175,14 +175,23 @@ DELTA = [
     Case("delta", "wider", Delta(ROWS["trees"], 1, 1, 40, 200), _DELTA_BOUND, cut=False),
     Case("delta", "bad-slot", _with(Delta(_BAD), out_slots=(1, -2)), _DELTA_BOUND, FaultCode.PAGE, cut=False),
     Case(
-        "delta", "bad-parent", _with(Delta(replace(_BAD, tree=True)), parents=(4, 1)), _DELTA_BOUND, FaultCode.ROW,
+        "delta",
+        "bad-parent",
+        _with(Delta(replace(_BAD, tree=True)), parents=(4, 1)),
+        _DELTA_BOUND,
+        FaultCode.ROW,
         cut=False,
-    ),  # fmt: skip
+    ),
     Case("delta", "qwen35-token", replace(_QWEN35, rows=ROWS["token"]), _DELTA_BOUND, cut=False, is_timed=True),
     Case(
-        "delta", "qwen35-512", replace(_QWEN35, rows=_PROMPT), _DELTA_BOUND, flops=replace(_QWEN35, rows=_PROMPT).flops,
-        cut=False, is_timed=True,
-    ),  # fmt: skip
+        "delta",
+        "qwen35-512",
+        replace(_QWEN35, rows=_PROMPT),
+        _DELTA_BOUND,
+        flops=replace(_QWEN35, rows=_PROMPT).flops,
+        cut=False,
+        is_timed=True,
+    ),
     *(
         Case("delta_commit", name, _commit(Delta(rows)), _DELTA_BOUND)
         for name, rows in ROWS.items()
