@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -152,6 +153,24 @@ def start(daemon: FakeDaemon, *words: str, **streams: Any) -> subprocess.Popen[b
     env = environment(daemon.path)
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **streams}
     return subprocess.Popen(command("luce-ask", *words), env=env, **streams)
+
+
+def test_input_that_never_ends(daemon: FakeDaemon) -> None:
+    done = call("luce-ask", daemon.path, "-f", "/dev/zero", "hello")
+    assert (done.returncode, done.stdout) == (65, b"")
+    assert b"/dev/zero has more than the 16 MiB that the daemon takes at once" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "message"),
+    [(">/dev/full", b"standard output: No space left on device"), (">&-", b"standard output is closed")],
+)
+def test_output_that_cannot_be_written(daemon: FakeDaemon, redirection: str, message: bytes) -> None:
+    asked = f"{shlex.join(command('luce-ask', 'hello'))} {redirection}"
+    done = subprocess.run(["sh", "-c", asked], env=environment(daemon.path), stdin=subprocess.DEVNULL, stderr=-1)
+    assert done.returncode == 74
+    assert message in done.stderr
+    assert done.stderr.count(b"\n") == 2
 
 
 def test_interrupt(daemon: FakeDaemon) -> None:

@@ -123,6 +123,7 @@ def test_trouble_costs_one_line_and_no_answer(daemon: FakeDaemon, database: Path
     assert (done.returncode, done.stdout) == (0, b"hello\n")
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith(f"luce-ask: the conversation is not logged: {database}: ")
+    assert line.endswith("; with -n there is no log")
     if how not in ("read-only", "a link"):
         done = call("luce-ask", daemon.path, "-c", "more")
         assert (done.returncode, done.stdout) == (74, b"")

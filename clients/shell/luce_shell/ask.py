@@ -204,7 +204,7 @@ def _write_log(
             )
         )
     except log.LogError as error:
-        say(f"the conversation is not logged: {error}")
+        say(f"the conversation is not logged: {error}; with -n there is no log")
 
 
 def _stream(stream: Stream, output: Output) -> None:

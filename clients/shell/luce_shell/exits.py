@@ -29,7 +29,7 @@ Exit codes:
   65  it cannot be done as it was asked (too long, unknown model, ...)
   69  no daemon, or it went away
   70  the engine failed: ask again
-  74  a file of yours cannot be read: a fragment, the conversation log
+  74  a file of yours cannot be read or written: a fragment, the conversation log, the output
   75  try again later
   76  daemon and client do not understand each other
   77  not permitted

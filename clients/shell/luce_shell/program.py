@@ -46,7 +46,11 @@ def run(command: click.Command, name: str) -> NoReturn:
     context = command.context_class(
         command, info_name=name
     )  # of the program, for what goes wrong before another is made
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (closed: where print would take stdout)
     with context.scope(cleanup=False):
+        if sys.stdout is None:
+            say("standard output is closed", "let it go to a terminal, a file or a pipe")
+            sys.exit(exits.NO_FILE)
         sys.exit(_run(command, name))
 
 
@@ -83,6 +87,9 @@ def _run(command: click.Command, name: str) -> int:
         where = getattr(error, "ctx", None)  # of a UsageError: the command that was used so
         say(error.format_message(), f"{where.command_path if where else name} --help tells how to use it")
         return error.exit_code
-    except BrokenPipeError:
+    except OSError as error:  # of standard output: all others have been seen to
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return exits.PIPE_CLOSED
+        if isinstance(error, BrokenPipeError):
+            return exits.PIPE_CLOSED
+        say(f"standard output: {error.strerror}", "let it go where there is room")
+        return exits.NO_FILE

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import BinaryIO
 
 import click
 
-from luce_shell.exits import NO_FILE, USAGE, Failure
+from luce.messages import MAX_FRAME_BYTES
+from luce_shell.exits import BY_ACTOR, NO_FILE, USAGE, Failure
 
 STDIN = "-"
 
@@ -39,16 +41,20 @@ def _fragment(name: str) -> str:
         return _stdin()
     try:
         with open(name, "rb") as file:
-            return _text(name, file.read())
+            return _text(name, file)
     except OSError as error:
         raise Failure(f"{name}: {error.strerror}", "-f takes the name of a file, or - for a pipe", NO_FILE) from None
 
 
 def _stdin() -> str:
-    return _text("standard input", sys.stdin.buffer.read())
+    return _text("standard input", sys.stdin.buffer)
 
 
-def _text(what: str, data: bytes) -> str:
+def _text(what: str, file: BinaryIO) -> str:
+    data = file.read(MAX_FRAME_BYTES + 1)
+    if len(data) > MAX_FRAME_BYTES:  # it may never end
+        too_much = f"{what} has more than the {MAX_FRAME_BYTES >> 20} MiB that the daemon takes at once"
+        raise Failure(too_much, "send a part of it", BY_ACTOR["caller"])
     try:
         return data.decode().rstrip("\n")
     except UnicodeDecodeError as error:
