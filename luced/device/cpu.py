@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from luced.device import abi
 from luced.device.library import Calls, Context
+from luced.device.memory import anonymous_bytes, bytes_left
 from luced.device.values import Call, Storage, Value, aligned
 
 Array = npt.NDArray[Any]
@@ -28,15 +28,15 @@ class Cpu:
         """ModelError: no kernels, or no such instruction set here."""
         self.context = Context(abi.Isa[isa.upper()], n_threads)
         self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()
-        self._touched_before = _anonymous_bytes()
+        self._touched_before = anonymous_bytes()
         info = self.context.info()
         self.device_name, self.isa, self.n_threads = info.name.decode(), abi.Isa(info.isa).name.lower(), info.n_threads
 
     def free_bytes(self) -> int:
         """Memory that can still be had: what the kernel says, less what was allocated here and not touched yet."""
-        allocated = sum(memory.n_bytes for memory in self._memories)
-        touched = _anonymous_bytes() - self._touched_before
-        return _field("/proc/meminfo", "MemAvailable", 1 << 62) - max(0, allocated - touched)
+        allocated = sum(one.n_bytes for one in self._memories)
+        touched = anonymous_bytes() - self._touched_before
+        return bytes_left(max(0, allocated - touched))
 
     def allocate(self, storages: list[Storage], offsets: list[int] | None = None, grows: bool = False) -> Memory:
         """Zeroed memory for these storages, side by side or at `offsets`; writes the constants. What `grows` is used
@@ -91,7 +91,10 @@ class Memory:
 
     def __init__(self, n_bytes: int, grows: bool) -> None:
         self.n_bytes = n_bytes
-        self._pages = mmap.mmap(-1, max(n_bytes, 1), mmap.MAP_PRIVATE)  # shared pages are never huge
+        try:
+            self._pages = mmap.mmap(-1, max(n_bytes, 1), mmap.MAP_PRIVATE)  # shared pages are never huge
+        except OSError as error:
+            raise MemoryError from error
         if n_bytes > 1 << 21:
             self._pages.madvise(mmap.MADV_NOHUGEPAGE if grows else mmap.MADV_HUGEPAGE)
         self.bytes = np.frombuffer(self._pages, np.uint8)
@@ -120,19 +123,6 @@ class Program:
 
     def take_fault(self) -> abi.FaultCode:
         return self._context.take_fault()
-
-
-def _anonymous_bytes() -> int:
-    """Memory of this process that is no file's."""
-    return _field("/proc/self/status", "RssAnon", 0)
-
-
-def _field(file: str, name: str, default: int) -> int:
-    """Bytes of a line `name:  n kB`."""
-    for line in Path(file).read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) << 10
-    return default
 
 
 def _address(array: Array) -> int:

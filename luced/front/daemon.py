@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import os
+import resource
 import secrets
 import signal
 import sys
@@ -33,6 +34,9 @@ from luced.gguf.catalogue import Catalogue
 
 MAX_SESSIONS = 1024
 MAX_SESSIONS_OF_UID = 768
+RESERVED_FILES = 48  # for the engine, text workers, model files, and connections that are refused
+MAX_REFUSED = 16  # connections too many that are told so; more are closed without a word
+REFUSED_S = 1.0  # that they have to say hello
 FAREWELL_S = 2.0  # for answers that end with the daemon to reach their clients
 
 log = logging.getLogger("luced.daemon")
@@ -62,6 +66,10 @@ class Daemon:
         self.residency = Residency(self.supervisor, config)
         self.answers: set[Answer | Embedding] = set()
         self.sessions: set[Session] = set()
+        max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.max_sessions = min(MAX_SESSIONS, max(1, max_files - RESERVED_FILES))
+        self.max_sessions_of_uid = min(MAX_SESSIONS_OF_UID, -(-self.max_sessions * 3 // 4))
+        self._n_refused = 0
         self._operator_gid = operator_gid(config.operator_group)
         self._numbers = itertools.count(1)
         self._stopping = trio.Event()
@@ -79,6 +87,9 @@ class Daemon:
                     log.info(entry(f"listening at {listener.path}", mode=f"{listener.mode:04o}", group=listener.group))
                     if listener.problem:
                         log.warning(entry("socket", path=listener.path, problem=listener.problem))
+                if self.max_sessions < MAX_SESSIONS:
+                    what = f"few file descriptors: {self.max_sessions} connections are possible, not {MAX_SESSIONS}"
+                    log.warning("%s; raise LimitNOFILE or ulimit -n to %d", what, MAX_SESSIONS + RESERVED_FILES)
                 self.systemd.ready()
                 await self._stopping.wait()
                 self.systemd.stopping()
@@ -117,8 +128,8 @@ class Daemon:
     def limits(self) -> dict[str, int]:
         """For `hello`."""
         return {
-            "connections": MAX_SESSIONS,
-            "connections_of_user": MAX_SESSIONS_OF_UID,
+            "connections": self.max_sessions,
+            "connections_of_user": self.max_sessions_of_uid,
             "queue": self.queue.max_calls,
             "queue_of_user": self.queue.max_of_user,
         }
@@ -145,24 +156,40 @@ class Daemon:
         peer = peer_of(stream)
         session = Session(self, stream, peer, next(self._numbers), self._role(peer, listener))
         n_of_uid = sum(other.peer.uid == peer.uid for other in self.sessions)
-        if n_of_uid >= MAX_SESSIONS_OF_UID or len(self.sessions) >= MAX_SESSIONS:
+        if n_of_uid >= self.max_sessions_of_uid or len(self.sessions) >= self.max_sessions:
             session.refusal = self._full(n_of_uid)
+        try:
+            await (self._refuse(session, stream) if session.refusal else self._admit(session))
+        except Exception as bug:
+            log.error(entry("ended by a bug", connection=session.number, bug=describe_bug(bug)))
+
+    async def _admit(self, session: Session) -> None:
+        facts = {"connection": session.number, "uid": session.peer.uid}
         self.sessions.add(session)
-        number, uid = session.number, peer.uid
-        log.info(entry("connected", connection=number, uid=uid, pid=peer.pid, role=session.role))
+        log.info(entry("connected", **facts, pid=session.peer.pid, role=session.role))
         try:
             await session.run()
-        except Exception as bug:
-            log.error(entry("ended by a bug", connection=number, bug=describe_bug(bug)))
         finally:
             self.sessions.remove(session)
-            log.info(entry("disconnected", connection=number, uid=uid))
+            log.info(entry("disconnected", **facts))
+
+    async def _refuse(self, session: Session, stream: trio.SocketStream) -> None:
+        """Says why, if the client says hello soon: it has a descriptor that others need."""
+        if self._n_refused >= MAX_REFUSED:
+            await trio.aclose_forcefully(stream)
+            return
+        self._n_refused += 1
+        try:
+            with trio.move_on_after(REFUSED_S):
+                await session.run()
+        finally:
+            self._n_refused -= 1
 
     def _full(self, n_of_uid: int) -> RequestError:
         """There are too many connections, in all or of one user."""
-        limit, value = ("connections", MAX_SESSIONS)
-        if n_of_uid >= MAX_SESSIONS_OF_UID:
-            limit, value = "connections_of_user", MAX_SESSIONS_OF_UID
+        limit, value = "connections", self.max_sessions
+        if n_of_uid >= self.max_sessions_of_uid:
+            limit, value = "connections_of_user", self.max_sessions_of_uid
         what = f"there are {len(self.sessions)} connections, {n_of_uid} of this user"
         return RequestError("busy", what, limit=limit, value=value, retry_after_s=self.queue.retry_after_s())
 

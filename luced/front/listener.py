@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from luce.errors import LuceError
 from luce.paths import check_private
 
 if TYPE_CHECKING:
@@ -110,19 +111,22 @@ def listen(path: Path) -> Listener:
 
 
 def check(path: Path) -> None:
-    """CannotListenError, LuceError: no socket can be here, or others could replace it in its folder."""
+    """CannotListenError: no socket can be here, or others could replace it in its folder."""
     folder = path.parent
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise CannotListenError(f"{path} is too long for a socket", f"use a path of at most {MAX_PATH_BYTES} bytes")
     if folder.parent == Path("/tmp"):
-        check_private(folder)
+        try:
+            check_private(folder)
+        except LuceError as error:
+            raise CannotListenError(str(error), error.remedy) from None
     info = folder.stat()
-    others_may_write = info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX
-    if info.st_uid not in (0, os.geteuid()) or others_may_write:
-        raise CannotListenError(
-            f"{folder} belongs to another user, or others may write to it: they could replace the socket",
-            "remove it, or choose another with --socket",
-        )
+    if info.st_uid not in (0, os.geteuid()):
+        what = f"{folder} belongs to uid {info.st_uid}, who could replace the socket"
+        raise CannotListenError(what, "remove it, or choose another with --socket")
+    if info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX:
+        what = f"others may write to {folder} (mode {stat.S_IMODE(info.st_mode):04o}): they could replace the socket"
+        raise CannotListenError(what, f"chmod go-w {folder}, or choose another with --socket")
 
 
 def _lock(path: Path) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from luced.errors import ModelError
 from luced.gguf import formats
 from luced.gguf.metadata import ARRAY, SCALARS, STRING, Array, bad_file
 
@@ -90,7 +91,7 @@ def open_part(path: Path, number: int) -> Part:
             raise bad_file(path, "is not a regular file")
         if status.st_size < 24:
             raise bad_file(path, f"has {status.st_size} bytes, too few for a GGUF header", 0)
-        mapping = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        mapping = _map(path, fd)
     finally:
         os.close(fd)
     part = Part(path, mapping, memoryview(mapping), {}, {})
@@ -100,6 +101,14 @@ def open_part(path: Path, number: int) -> Part:
         part.close()
         raise
     return part
+
+
+def _map(path: Path, fd: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        what = f"{path} cannot be mapped into memory: {error.strerror}"
+        raise ModelError("no_memory", what, "allow more address space (ulimit -v), or use a smaller model") from None
 
 
 class _Parser:

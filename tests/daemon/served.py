@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,12 +21,13 @@ SERVE = (sys.executable, "-m", "luced", "serve")
 
 
 class Served:
-    """A running daemon, ready within `with` and ended by SIGTERM after it. `lines` is its log."""
+    """A running daemon, ready within `with` and ended by SIGTERM after it. `lines` is its log. `under`: the command
+    that runs it."""
 
-    def __init__(self, path: Path, *options: str | Path) -> None:
+    def __init__(self, path: Path, *options: str | Path, under: Sequence[str] = ()) -> None:
         self.path = path
         self.lines: list[str] = []
-        self._command = [*SERVE, "--socket", str(path), *map(str, options)]
+        self._command = [*under, *SERVE, "--socket", str(path), *map(str, options)]
         self._grown = threading.Condition()
 
     def __enter__(self) -> Self:
