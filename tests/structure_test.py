@@ -61,6 +61,11 @@ RESERVED = {"ctypes", "asyncio"}
 PURE = {"luced.engine.scheduler", "luced.engine.pages", "luced.engine.prefix"}
 IMPURE = {"numpy", "time", "random", "os", "threading"}
 MAY_READ_ENVIRONMENT = {"luced.config", "luce.paths", "luce_shell.environment"}
+# The wall clock may jump: it is for what is shown or kept, never for how long something takes.
+MAY_READ_WALL_CLOCK = {
+    *("luced.front.events", "luced.front.methods", "luced.front.resident", "luced.front.residency"),
+    *("luced.gguf.digests", "luced.text.chat", "luce_shell.ask", "luce_shell.log", "luce_shell.luce"),
+}
 MAY_PRINT = {"luced.cli", "luce_shell"}
 
 MODULES = {"markdown-it-py": "markdown_it"}  # of distributions that do not have their name
@@ -203,6 +208,11 @@ def test_files_stay_small() -> None:
         if n_lines > limit and name not in LONGER:
             long.append(f"{name} has {n_lines} lines, more than {limit}")
     assert not long, "\n".join(long)
+
+
+def test_time_is_measured_by_a_clock_that_does_not_jump() -> None:
+    reads = {module for module, source in modules().items() if re.search(r"time\.time(_ns)?\(|datetime\.now\(", source)}
+    assert reads == MAY_READ_WALL_CLOCK
 
 
 def outside(package: str, *, without: Collection[str] = ()) -> set[str]:

@@ -174,6 +174,19 @@ async def test_no_user_takes_all_workers(tmp_path: Path) -> None:
             assert (await client.response(request))[0] is not None
 
 
+@pytest.mark.parametrize("deep", [b"\x91" * NESTED, b"\x94\0\1\xa4chat\x91" + b"\x81\xa1a" * NESTED])
+async def test_deep_nesting_in_a_frame(tmp_path: Path, deep: bytes) -> None:
+    async with running(tmp_path) as house:
+        client, other = await house.connect(), await house.connect()
+        await client.stream.send_all(deep)
+        error, _ = await client.response(0)
+        assert error is not None
+        assert (error["name"], error["data"]) == ("too_large", {"limit": "nesting", "value": 64})
+        assert error["message"] == "a frame has more than 64 levels of nesting"
+        assert await client.closed()
+        await answers(other)
+
+
 def test_the_front_has_no_part_in_it() -> None:
     """Neither library is even there."""
     code = "import sys, luced.front.daemon; print({'jinja2', 'tokenizers', 'numpy'} & sys.modules.keys())"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,23 @@ async def test_the_configuration_bounds_every_request(tmp_path: Path) -> None:
             error, _ = await client.response(request)
             assert error is not None
             assert (error["name"], error["data"]["deadline_s"]) == ("deadline", 1)
+
+
+@pytest.mark.parametrize("jump_s", [-1e9, 1e9])
+async def test_a_clock_that_jumps_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float) -> None:
+    async with running(tmp_path) as house:
+        client, other = await house.connect(), await house.connect()
+        request = await client.send("complete", prompt="say:a;wait", max_tokens=2, deadline_s=60, keep_alive=60)
+        await client.note(request, "text")
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() + jump_s)
+        await other.call("complete", prompt="go", max_tokens=0)
+        error, result = await client.response(request)
+        assert error is None
+        assert result is not None
+        assert 0 <= result["timings"]["total_s"] < 60
+        (model,) = (await client.call("status"))["models"]
+        assert 0 < model["until"] - time.time() <= 60  # in the time that is now
 
 
 async def test_a_cancel_before_the_deadline_is_a_cancel(tmp_path: Path) -> None:
