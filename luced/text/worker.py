@@ -30,6 +30,7 @@ from luced.text.pieces import pack, unpack
 from luced.text.prompt import Prompt
 from luced.text.tokenizer import load_tokenizer
 
+STAGES = ("file", "template", "text")
 MAX_MODELS = 8  # whose tokenizers are kept
 READ_BYTES = 1 << 20
 NO_MEMORY = 3  # exit status
@@ -58,9 +59,9 @@ class Model:
 
 
 class Worker:
-    def __init__(self, link: socket.socket, cpu_s: int) -> None:
+    def __init__(self, link: socket.socket, cpu_s: dict[str, int]) -> None:
         self._link = link
-        self._cpu_s = cpu_s  # of one job
+        self._cpu_s = cpu_s  # of each stage
         self._models: OrderedDict[tuple[str, int], Model] = OrderedDict()
 
     def run(self) -> None:
@@ -73,10 +74,11 @@ class Worker:
                 self._link.sendall(self._answer(request))
 
     def _answer(self, request: wire.Request) -> bytes:
-        _limit(resource.RLIMIT_CPU, int(time.process_time()) + self._cpu_s)
+        first = "template" if request.method in ("chat", "infill") else "text"
+        self._limit(first)
         params = request.params
         try:
-            model = self._model(params.pop("path"), params.pop("n_bytes"), request.method)
+            model = self._model(params.pop("path"), params.pop("n_bytes"), first)
             return wire.response(request.id, None, JOBS[request.method](self, model, **params))
         except LuceError as error:
             return wire.response(request.id, error.to_wire(), None)
@@ -87,19 +89,23 @@ class Worker:
             what = f"{request.method} failed with {type(bug).__name__} in {place.name}, line {place.lineno}"
             return wire.response(request.id, LuceError("internal", what).to_wire(), None)
 
-    def _model(self, path: str, n_bytes: int, job: str) -> Model:
+    def _model(self, path: str, n_bytes: int, next_stage: str) -> Model:
         key = path, n_bytes  # a file of another size is another model
         if key not in self._models:
             self._enter("file")
             self._models[key] = Model(Path(path))
-            self._enter("template" if job in ("chat", "infill") else "text")
+            self._enter(next_stage)
             if len(self._models) > MAX_MODELS:
                 self._models.popitem(last=False)
         self._models.move_to_end(key)
         return self._models[key]
 
     def _enter(self, stage: str) -> None:
+        self._limit(stage)
         self._link.sendall(wire.notification("stage", {"name": stage}))
+
+    def _limit(self, stage: str) -> None:
+        _set_limit(resource.RLIMIT_CPU, int(time.process_time()) + self._cpu_s[stage])
 
     def _rendered(self) -> None:
         self._enter("text")
@@ -149,21 +155,21 @@ def _result(prompt: Prompt, with_text: bool = False) -> Result:
     return {"text": prompt.text if with_text else "", "tokens": tokens, "boundaries": boundaries}
 
 
-def _limit(kind: int, soft: int) -> None:
+def _set_limit(kind: int, soft: int) -> None:
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
 def main(arguments: Sequence[str]) -> None:
-    """LINK_FD CPU_S DATA_BYTES"""
-    link_fd, cpu_s, data_bytes = map(int, arguments)
+    """LINK_FD DATA_BYTES, and the CPU seconds of each stage."""
+    link_fd, data_bytes, *cpu_s = map(int, arguments)
     # Not the address space: model files are mapped, and may be larger than the memory.
-    _limit(resource.RLIMIT_DATA, data_bytes)
+    _set_limit(resource.RLIMIT_DATA, data_bytes)
     with socket.socket(fileno=link_fd) as link:
         # From here on a crash may have words of a prompt to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         try:
-            Worker(link, cpu_s).run()
+            Worker(link, dict(zip(STAGES, cpu_s, strict=True))).run()
         except MemoryError:
             os._exit(NO_MEMORY)
         except ConnectionError:

@@ -33,7 +33,7 @@ async def answers(client: Client) -> None:
 
 
 async def test_an_endless_template_ends_and_others_do_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(textworker, "CPU_S", 1)
+    monkeypatch.setattr(textworker, "CPU_S", {"file": 20, "template": 1, "text": 1})
     async with running(tmp_path) as house:
         bad, good = await house.connect(), await house.connect()
         request = await bad.send("chat", model=hostile(house, LOOP), messages=QUESTION)
@@ -91,7 +91,7 @@ async def test_a_template_that_cannot_be_used(
 
 
 async def test_a_text_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(textworker, "CPU_S", 1)
+    monkeypatch.setattr(textworker, "CPU_S", {"file": 20, "template": 1, "text": 1})
     async with running(tmp_path) as house:
         client = await house.connect()
         error = await client.refused("tokenize", text="1" * (8 << 20))
