@@ -29,7 +29,6 @@ DEFAULT, COMMAND_LINE = "default", "command line"
 
 MAX_CTX = 1 << 24
 N_CTX = Field("n_ctx", "int", "Tokens of context of each model. 0: what it was trained for.", 0, 0, MAX_CTX)
-KV_TYPE = Field("kv_type", "str", "Type of the KV cache.", "f16", choices=messages.KV_TYPES)
 KEEP_ALIVE = Field(
     "keep_alive",
     "duration",
@@ -46,7 +45,7 @@ SETTINGS = (
     Field("isa", "str", "Instruction set of the CPU kernels. auto: the best.", "auto", choices=ISAS),
     Field("n_threads", "int", "CPU threads. 0: one for each core.", 0, 0, 1024),
     N_CTX,
-    KV_TYPE,
+    messages.KV_TYPE,
     KEEP_ALIVE,
     Field("n_batch", "int", "Most tokens of a step.", 512, 1, 8192),
     Field("inference_socket", "str", "Also listen here, for inference alone: may be mounted in containers.", ""),
@@ -59,7 +58,7 @@ SETTINGS = (
     Field("cache_bytes", "int", "Bytes of the KV cache of each model. 0: what fits.", 0, 0, 1 << 60),
 )
 SAMPLING = tuple(f for f in messages.SAMPLING if f.type in ("int", "float") and f.default is not None and f.name != "n")
-MODEL_SETTINGS = (*SAMPLING, N_CTX, KV_TYPE, KEEP_ALIVE)  # of [models."name"]
+MODEL_SETTINGS = (*SAMPLING, N_CTX, messages.KV_TYPE, KEEP_ALIVE)  # of [models."name"]
 TABLES = ("aliases", "models")
 # As its makers advise; at the usual temperature a model this small rambles.
 MODELS = {"smollm2-135m-instruct": {"temperature": 0.2, "top_p": 0.9}}

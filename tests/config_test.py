@@ -103,7 +103,9 @@ def test_folders(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("n_ctx = true", "n_ctx must be int, not True"),
         ("n_ctx = -1", "n_ctx must be at least 0, not -1"),
         ("n_batch = 0", "n_batch must be at least 1, not 0"),
-        ("kv_type = 'q3'", "kv_type must be one of f32, f16, bf16, q8_0, not 'q3'"),
+        ("kv_type = 'f16/q4_0/q4_0'", "kv_type must be str[/str], not 'f16/q4_0/q4_0'"),
+        ("kv_type = 'f16/q3'", "kv_type must be one of f32, f16, bf16, q8_0, q4_0, not 'f16/q3'"),
+        ("kv_type = 'q3'", "kv_type must be one of f32, f16, bf16, q8_0, q4_0, not 'q3'"),
         ("model_dirs = ['models']", "model_dirs must be an absolute path or begin with ~/, not 'models'"),
         ("model_dirs = '/a'", "model_dirs must be list[str], not '/a'"),
         ("[models.tiny]\ntop_p = 1.5", 'models."tiny": top_p must be at most 1, not 1.5'),
@@ -176,10 +178,10 @@ def luced_config(home: Path, *arguments: str, **environment: str) -> subprocess.
 @pytest.mark.usefixtures("tiny")
 def test_the_command_shows_value_and_source(home: Path) -> None:
     user_file(home).write_text('n_ctx = 64\n[aliases]\nfast = "tiny"\n[models.tiny]\ntop_k = 1')
-    done = luced_config(home, LUCE_KV_TYPE="q8_0")
+    done = luced_config(home, LUCE_KV_TYPE="q8_0/q4_0")
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["n_ctx", "64", str(user_file(home))] in lines
-    assert ["kv_type", "q8_0", "$LUCE_KV_TYPE"] in lines
+    assert ["kv_type", "q8_0/q4_0", "$LUCE_KV_TYPE"] in lines
     assert ["n_batch", "512", "default"] in lines
     assert ["aliases.fast", "tiny", str(user_file(home))] in lines
     assert ["models.tiny.top_k", "1", str(user_file(home))] in lines

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
+from luce_shell.kv_type import kv_option
 from luced.cli.options import (
     complete_model,
     device_option,
     find,
     isa_option,
-    kv_option,
     model_dirs_option,
     threads_option,
 )

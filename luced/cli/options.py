@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from luce.errors import LuceError
-from luce.messages import KV_TYPES
 from luced import config
 from luced.config import ISAS
 
@@ -30,11 +29,6 @@ model_dirs_option = click.option(
     multiple=True,
     help="Folder of GGUF files, searched before the usual ones; any number of times. Default: `luced config`.",
 )
-
-
-def kv_option(default: str | None) -> Callable[[F], F]:
-    text = "Type of the KV cache." if default else "Type of the KV cache. Default: f16."
-    return click.option("--kv", type=click.Choice(KV_TYPES), default=default, show_default=True, help=text)
 
 
 def load_config(model_dirs: tuple[Path, ...] = (), **flags: object) -> config.Config:

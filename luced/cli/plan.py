@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
+from luce_shell.kv_type import kv_option
 from luced.cli.exits import EXIT_STATUS, fail
 from luced.cli.options import (
     catalogue_of,
     complete_model,
     isa_option,
-    kv_option,
     load_config,
     model_dirs_option,
 )
@@ -26,7 +26,7 @@ MIB = 1 << 20
 @click.argument("model", shell_complete=complete_model)
 @click.option("--ctx", type=click.IntRange(1), help="Tokens of context. Default: as trained, or what fits.")
 @click.option("--batch", type=click.IntRange(1), help="Most tokens of a step. Default: 512.")
-@kv_option(None)
+@kv_option(None, "f16")
 @isa_option
 @model_dirs_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from luce_shell.kv_type import kv_option
 from luced.cli.exits import EXIT_STATUS, fail
-from luced.cli.options import device_option, isa_option, kv_option, load_config, model_dirs_option, threads_option
+from luced.cli.options import device_option, isa_option, load_config, model_dirs_option, threads_option
 from luced.config import Config
 
 
@@ -23,7 +24,7 @@ from luced.config import Config
     "--load", "preload", metavar="MODEL", multiple=True, help="Load this model at once, not when it is first asked."
 )
 @click.option("--model", metavar="MODEL", help="The model that answers where the client names none.")
-@kv_option(None)
+@kv_option(None, "f16")
 @device_option
 @threads_option
 @isa_option

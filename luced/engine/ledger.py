@@ -50,7 +50,7 @@ def plan(path: Path, *, isa: str = "auto", n_threads: int = 0, **options: Any) -
                 isa=device.isa,
                 n_ctx=runner.n_ctx,
                 n_ctx_trained=runner.spec.n_ctx,
-                kv_type=runner.kv_type.lower(),
+                kv_type=runner.kv_type,
                 owners=tuple(_owners(runner)),
                 free_bytes=device.free_bytes(),
             )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from luced import models
 from luced.device.cpu import Cpu
-from luced.device.values import BLOCKS, ShapeError, Storage, aligned
-from luced.engine.plan import GroupSpec
+from luced.device.values import BLOCKS, ShapeError, Storage, aligned, n_bytes
+from luced.engine.plan import GroupSpec, kv_types
 from luced.engine.runner import Limits, Runner
 from luced.errors import ModelError
 from luced.gguf import digests
@@ -80,10 +80,10 @@ def _record(file: File, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cac
             f"the model was trained for {spec.n_ctx} tokens of context, not {n_ctx}",
             "ask for a shorter context",
         )
-    kv_type = kv_type.upper()
-    for n in {n for g in spec.groups for n in (g.head_dim, g.head_dim_v)}:
-        if n % BLOCKS[kv_type][0]:
-            raise ModelError("unsupported_model", f"heads of {n} values cannot be kept as {kv_type}")
+    k_type, v_type = kv_types(kv_type)
+    for n, kept in {pair for g in spec.groups for pair in ((g.head_dim, k_type), (g.head_dim_v, v_type))}:
+        if n % BLOCKS[kept][0]:
+            raise ModelError("unsupported_model", f"heads of {n} values cannot be kept as {kept}")
     n_ctx, groups = _plan_cache(file, spec, device, n_ctx, kv_type, n_batch, cache_bytes)
     try:
         limits = Limits(n_ctx, n_batch, N_SEQS, PAGE_SIZE, kv_type)
@@ -100,9 +100,9 @@ def _plan_cache(
     file: File, spec: Spec, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int
 ) -> tuple[int, tuple[GroupSpec, ...]]:
     """The context that fits, and pages for each group: the full group's are what is left after the windows'."""
-    block, block_bytes = BLOCKS[kv_type]
-    cell_bytes = {g.name: g.n_head_kv * (g.head_dim + g.head_dim_v) // block * block_bytes for g in spec.groups}
-    page_bytes = {g.name: PAGE_SIZE * cell_bytes[g.name] * len(g.layers) for g in spec.groups}
+    k_type, v_type = kv_types(kv_type)
+    head_bytes = {g.name: n_bytes(k_type, [g.head_dim]) + n_bytes(v_type, [g.head_dim_v]) for g in spec.groups}
+    page_bytes = {g.name: PAGE_SIZE * g.n_head_kv * head_bytes[g.name] * len(g.layers) for g in spec.groups}
     wanted = n_ctx or spec.n_ctx
     n_weights = _tensor_bytes(file)
     free = device.free_bytes()

@@ -82,3 +82,9 @@ class Model(Protocol):
     def close(self) -> None:
         """Gives all memory back."""
         ...
+
+
+def kv_types(kv_type: str) -> tuple[str, str]:
+    """Of keys and of values."""
+    k, _, v = kv_type.upper().partition("/")
+    return k, v or k

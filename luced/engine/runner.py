@@ -14,7 +14,7 @@ from luced.device.abi import FaultCode
 from luced.device.cpu import Cpu, Memory, Program
 from luced.device.values import make_value
 from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, ROW_STATE, SAMPLE_ROW, GroupInputs, Inputs
-from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan
+from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan, kv_types
 from luced.engine.pooling import Pooler
 from luced.engine.sequence import Sequence
 from luced.errors import EngineError
@@ -85,13 +85,13 @@ class Runner:
     def _caches(self) -> tuple[ops.Cache, ...]:
         s, i = self.spec, self.inputs
         caches: dict[int, ops.Cache] = {}
+        k_type, v_type = kv_types(self.kv_type)
         for group, spec, g in zip(s.groups, self.groups, self.group_inputs, strict=True):
+            pages = ("k_pages", k_type, group.head_dim), ("v_pages", v_type, group.head_dim_v)
             for layer in group.layers:
                 k, v = (
-                    make_value(
-                        f"blk.{layer}.{name}", "cache", self.kv_type, d, self.page_size, group.n_head_kv, spec.n_pages
-                    )
-                    for name, d in (("k_pages", group.head_dim), ("v_pages", group.head_dim_v))
+                    make_value(f"blk.{layer}.{name}", "cache", kept, d, self.page_size, group.n_head_kv, spec.n_pages)
+                    for name, kept, d in pages
                 )
                 caches[layer] = ops.Cache(
                     k, v, g.cell_pos, g.page_table, g.slots, i.row_seq, i.positions, i.row_cell, group.window

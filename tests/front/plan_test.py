@@ -24,7 +24,7 @@ def plan(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "f32/bf16"])
 def test_the_plan_is_what_a_load_takes(model: Path, kv_type: str) -> None:
     options: dict[str, Any] = {"n_ctx": 256, "kv_type": kv_type, "n_batch": 64, "n_threads": 1}
     planned = ledger.plan(model, **options)
@@ -49,7 +49,7 @@ def test_words(model: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.splitlines()[0].split() == ["owner", "MiB", "why"]
     assert "A request may have 2048 tokens (what the model was trained for), kept as f16." in done.stdout
-    assert "(as asked), kept as f32" in plan(model, "--ctx", "64", "--kv", "f32").stdout
+    assert "(as asked), kept as f32/bf16" in plan(model, "--ctx", "64", "--kv", "f32/bf16").stdout
 
 
 def test_what_cannot_be(model: Path, tmp_path: Path) -> None:

@@ -53,10 +53,16 @@ def test_memory_is_used_again() -> None:
     assert tape.plan_activations()[1] <= 2 * 4096
 
 
-@pytest.mark.parametrize("dtype", ["F32", "Q4_1", "BF16", "MXFP4"])
-def test_every_value_of_a_step_is_the_oracles(tmp_path: Path, dtype: str) -> None:
-    path = tiny_chat_model(tmp_path / "tiny.gguf", dtype=dtype)
-    with resident(path, kv_type="f32", n_batch=64) as runner:
+@pytest.mark.parametrize(
+    ("dtype", "kv_type", "n_embd"),
+    [
+        *(("F32", "f32", 64), ("Q4_1", "f32", 64), ("BF16", "f32", 64), ("MXFP4", "f32", 64)),
+        *(("F32", "q4_0", 128), ("F32", "bf16/q8_0", 128)),
+    ],
+)
+def test_every_value_of_a_step_is_the_oracles(tmp_path: Path, dtype: str, kv_type: str, n_embd: int) -> None:
+    path = tiny_chat_model(tmp_path / "tiny.gguf", dtype=dtype, n_embd=n_embd)
+    with resident(path, kv_type=kv_type, n_batch=64) as runner:
         s = sequence_of(runner, [(11 * i + 3) % runner.n_vocab for i in range(50)])
         runner.step(plan_of(chunk_of(runner, s, 0, 40)))
         runner.fill(plan_of(chunk_of(runner, s, 40, 10, n_out=1)))

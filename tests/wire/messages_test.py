@@ -34,6 +34,7 @@ def test_table_is_consistent() -> None:
         "str|list[int]",
         "map[int,float]",
         "map[str,int]",
+        "str[/str]",
     } | {t.name for t in TYPES}
     lists = {f"list[{name}]" for name in plain}
     owners = [*((m.name, m.params + m.result) for m in METHODS), *((t.name, t.fields) for t in TYPES)]

@@ -109,7 +109,8 @@ def _read(where: str, f: Field, value: Any, types: Types) -> Any:
         raise bad(f"at least {f.low}{unit}, not {size}")
     if f.high is not None and size > f.high:
         raise bad(f"at most {f.high}{unit}, not {size}")
-    if f.choices and any(one not in f.choices for one in (value if type(value) is list else [value])):
+    ones = value if type(value) is list else value.split("/") if f.type == "str[/str]" else [value]
+    if f.choices and any(one not in f.choices for one in ones):
         raise bad(f"one of {', '.join(f.choices)}, not {_short(value)}")
     return value
 
@@ -171,6 +172,13 @@ def _duration(value: Any) -> str | float:
     return value  # type: ignore[no-any-return]  # one of the three
 
 
+def _one_or_two(value: Any) -> str:
+    if type(value) is not str or value.count("/") > 1:
+        raise TypeError
+    first, _, second = value.partition("/")
+    return first if first == second else value
+
+
 def _biases(value: Any) -> dict[int, float]:
     if type(value) is not dict:
         raise TypeError
@@ -184,6 +192,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "float": _float,
     "bool": _just(bool),
     "duration": _duration,
+    "str[/str]": _one_or_two,
     "list[str]": _list_of(str),
     "list[int]": _list_of(int),
     "str|list[int]": lambda value: value if type(value) is str else _list_of(int)(value),

@@ -19,10 +19,10 @@ COMPATIBLE = 1
 MAX_FRAME_BYTES = 16 << 20
 MAX_NESTING = 64
 MAX_ITEMS = 1 << 21  # in all the arrays and maps of a frame
-
-KV_TYPES = ("f32", "f16", "bf16", "q8_0")
 MAX_NAME_CHARS = 1024
 MAX_MESSAGES = 4096
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+KV_TYPE = Field("kv_type", "str[/str]", "Type of the KV cache; two are of keys and of values.", "f16", choices=KV_TYPES)
 MODEL = Field("model", "str", "Name of the model; empty: the default model.", "", high=MAX_NAME_CHARS)
 
 DEADLINE = Field("deadline_s", "float", "Seconds from its arrival; then it ends with `deadline`.", None, 0.001, 1e9)
@@ -239,7 +239,7 @@ METHODS = (
         (
             MODEL,
             Field("n_ctx", "int", "Tokens of context. 0: what it was trained for. Absent: as configured.", None, 0),
-            Field("kv_type", "str", "Type of the KV cache. Absent: as configured.", None, choices=KV_TYPES),
+            replace(KV_TYPE, doc=f"{KV_TYPE.doc} Absent: as configured.", default=None),
             KEEP_ALIVE,
         ),
         (Field("model", "Loaded", "What is in memory now."), Field("load_s", "float", "Seconds that it took.")),

@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 import click
 
 from luce import Client, Model, Status, __version__
-from luce.messages import KV_TYPES, TOPICS
+from luce.messages import TOPICS
 from luce.paths import find_socket
 from luce.results import Loaded
+from luce_shell.kv_type import kv_option
 from luce_shell.logs import logs
 from luce_shell.models import complete_loaded, complete_model
 from luce_shell.program import EPILOG, SETTINGS, json_option, run, say, to_json
@@ -84,7 +85,7 @@ def ps(as_json: bool) -> None:
 @cli.command()
 @click.argument("model", default="", shell_complete=complete_model)
 @click.option("--ctx", type=click.IntRange(1), help="Tokens of context. Default: as configured.")
-@click.option("--kv", type=click.Choice(KV_TYPES), help="Type of the KV cache. Default: as configured.")
+@kv_option(None, "as configured")
 @click.option("--keep-alive", metavar="TIME", help="How long it stays when nobody asks it: 10m, 0, or -1 for ever.")
 @json_option
 def load(model: str, ctx: int | None, kv: str | None, keep_alive: str | None, as_json: bool) -> None:
