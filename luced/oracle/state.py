@@ -75,7 +75,8 @@ def delta_commit(a: Any) -> int:
 
 def _key_heads(a: Any, n_v: int) -> Array:
     n_k = a.k.shape[1]
-    return np.arange(n_v) // (n_v // n_k) if a.order else np.arange(n_v) % n_k
+    heads: Array = np.arange(n_v) // (n_v // n_k) if a.order else np.arange(n_v) % n_k
+    return heads
 
 
 def _log_decay(a: Any, i: int) -> Array:
