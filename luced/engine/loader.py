@@ -84,7 +84,7 @@ def _record(file: File, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cac
     for n, kept in {pair for g in spec.groups for pair in ((g.head_dim, k_type), (g.head_dim_v, v_type))}:
         if n % BLOCKS[kept][0]:
             raise ModelError("unsupported_model", f"heads of {n} values cannot be kept as {kept}")
-    n_ctx, groups = _plan_cache(file, spec, device, n_ctx, kv_type, n_batch, cache_bytes)
+    n_ctx, groups = _plan_cache(weights, spec, device, n_ctx, kv_type, n_batch, cache_bytes)
     try:
         limits = Limits(n_ctx, n_batch, N_SEQS, PAGE_SIZE, kv_type)
         runner = Runner(device, spec, module, weights, groups, limits, models.ARCHITECTURES[architecture].capabilities)
@@ -97,14 +97,14 @@ def _record(file: File, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cac
 
 
 def _plan_cache(
-    file: File, spec: Spec, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int
+    weights: Weights, spec: Spec, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int
 ) -> tuple[int, tuple[GroupSpec, ...]]:
     """The context that fits, and pages for each group: the full group's are what is left after the windows'."""
     k_type, v_type = kv_types(kv_type)
     head_bytes = {g.name: n_bytes(k_type, [g.head_dim]) + n_bytes(v_type, [g.head_dim_v]) for g in spec.groups}
     page_bytes = {g.name: PAGE_SIZE * g.n_head_kv * head_bytes[g.name] * len(g.layers) for g in spec.groups}
     wanted = n_ctx or spec.n_ctx
-    n_weights = _tensor_bytes(file)
+    n_weights = weights.n_bytes()
     free = device.free_bytes()
     budget = cache_bytes or int(max(0, free - n_weights) * SHARE_OF_FREE)
     # Enough for four conversations of full length, or for what there is.

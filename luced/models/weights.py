@@ -45,6 +45,10 @@ class Weights:
     def unused(self) -> list[str]:
         return [name for name in self.file.tensors if name not in self._made]
 
+    def n_bytes(self) -> int:
+        """Of all tensors, each in the form that is computed with. ModelError: a type that the device does not know."""
+        return sum(self._make(info).packed.storage.n_bytes for info in self.file.tensors.values())
+
     def _make(self, info: TensorInfo) -> Weight:
         storage = Storage(info.name, "weight", info.n_bytes, self.file.view(info))
         rows = Value(info.name, storage, info.type, info.dims, strides(info.type, info.dims))

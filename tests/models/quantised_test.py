@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from luced.engine.ledger import plan
 from luced.engine.offline import logits
+from luced.gguf.reader import open_gguf
 from tests.tinygguf import N_VOCAB, tiny_chat_model
 
 pytest.importorskip("xllamacpp")
@@ -32,6 +34,14 @@ def test_as_the_same_values_in_f32(dtype: str, tmp_path: Path) -> None:
     )
     error = np.sqrt(((quantised - plain) ** 2).mean()) / plain.std()
     assert 0 < error < 0.04  # rounding activations to int8 costs 1.2 to 2.1 %
+
+
+def test_the_plan_counts_what_tiles_take(tmp_path: Path) -> None:
+    path = tiny_chat_model(tmp_path / "m.gguf", dtype="IQ2_XXS", n_embd=256)
+    with open_gguf(path) as file:
+        in_file = sum(t.n_bytes for t in file.tensors.values() if t.type == "IQ2_XXS" and t.name != "token_embd.weight")
+    (weights,) = (owner.n_bytes for owner in plan(path).owners if owner.name == "weights")
+    assert 1.6 * in_file < weights < 1.63 * in_file
 
 
 @pytest.mark.slow
