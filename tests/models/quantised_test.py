@@ -41,7 +41,7 @@ def test_the_plan_counts_what_tiles_take(tmp_path: Path) -> None:
     with open_gguf(path) as file:
         in_file = sum(t.n_bytes for t in file.tensors.values() if t.type == "IQ2_XXS" and t.name != "token_embd.weight")
     (weights,) = (owner.n_bytes for owner in plan(path).owners if owner.name == "weights")
-    assert 1.6 * in_file < weights < 1.63 * in_file
+    assert 1.6 * in_file < weights < 1.65 * in_file  # some rows of the last tile are no rows
 
 
 @pytest.mark.slow
