@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+MAX_CHARS = 1000  # of a text in an error on the wire: it may quote what a peer or a file made as long as it liked
+
 
 @dataclass(frozen=True)
 class Code:
@@ -77,10 +79,14 @@ class LuceError(Exception):
             "code": self.code.number,
             "name": self.code.name,
             "actor": self.code.actor,
-            "message": self.message,
+            "message": _cut(self.message),
             "remedy": self.remedy,
-            "data": self.data,
+            "data": {name: _cut(fact) if isinstance(fact, str) else fact for name, fact in self.data.items()},
         }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
 
 
 def from_wire(error: object) -> LuceError:

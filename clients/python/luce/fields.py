@@ -102,7 +102,7 @@ def _read(where: str, f: Field, value: Any, types: Types) -> Any:
             return [read_fields(f"{where}[{i}]", t.fields, x, types) for i, x in enumerate(value)]
     try:
         value = _READERS[f.type](value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise bad(f"{f.type}, not {_short(value)}") from None
     size = len(value) if unit else value
     if f.low is not None and size < f.low:
@@ -129,6 +129,8 @@ def seconds(duration: str | float) -> float:
 
 
 def _short(value: Any) -> str:
+    if type(value) is int and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
     if isinstance(value, str):
         value = value[:MAX_SHOWN]
     text = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
@@ -151,6 +153,12 @@ def _list_of(wanted: type) -> Callable[[Any], Any]:
         return value
 
     return read
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 64:  # a file may name larger ones
+        raise TypeError
+    return value
 
 
 def _float(value: Any) -> float:
@@ -188,7 +196,7 @@ def _biases(value: Any) -> dict[int, float]:
 _UNITS: dict[type, str] = {list: " items", dict: " items", str: " characters"}
 _READERS: dict[str, Callable[[Any], Any]] = {
     "str": _just(str),
-    "int": _just(int),
+    "int": _int,
     "float": _float,
     "bool": _just(bool),
     "duration": _duration,

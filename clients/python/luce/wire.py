@@ -67,16 +67,21 @@ def request(request_id: int, method: str, params: dict[str, Any]) -> bytes:
 
 
 def response(request_id: int, error: dict[str, Any] | None, result: dict[str, Any] | None) -> bytes:
-    return _pack([1, request_id, error, result])
+    return _pack([1, request_id, error, result], _QUOTED)
 
 
 def notification(method: str, params: dict[str, Any]) -> bytes:
-    return _pack([2, method, [params]])
+    return _pack([2, method, [params]], _QUOTED)
 
 
-def _pack(message: list[Any]) -> bytes:
+# What an answer quotes, as the name of a file, may be no UTF-8: that must not cost the answer. A request is sent as it
+# was meant, or not at all.
+_EXACT, _QUOTED = "strict", "backslashreplace"
+
+
+def _pack(message: list[Any], on_surrogate: str = _EXACT) -> bytes:
     try:
-        packed: bytes = msgpack.packb(message)
+        packed: bytes = msgpack.packb(message, unicode_errors=on_surrogate)
     except (TypeError, ValueError, OverflowError) as error:
         raise LuceError("bad_parameter", f"cannot be sent: {error}") from None
     return packed
