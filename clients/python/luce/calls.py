@@ -13,13 +13,14 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 from . import wire
 from .errors import LuceError, from_wire
-from .messages import LEVEL, MAX_FRAME_BYTES, TOPICS
+from .messages import BY_NAME, LEVEL, MAX_FRAME_BYTES, TOPICS
 from .results import Answer, Embeddings, Event, Hello, Loaded, Model, Progress, Prompt, Status, Text, Tokens, read
 
 T = TypeVar("T")
 Messages = str | Sequence[Mapping[str, str]]
 StreamEvent = Text | Progress
 Received = StreamEvent | Event
+EVENTS: dict[str, type[Received]] = {"text": Text, "progress": Progress, "event": Event}  # by notification
 
 
 class Sampling(TypedDict, total=False):
@@ -102,7 +103,7 @@ def tokenize(text: str, model: str, *, special: bool, bos: bool, pieces: bool) -
 
 def detokenize(tokens: Sequence[int], model: str, *, special: bool) -> Ask[str]:
     params = {"model": model, "tokens": list(tokens), "special": special}
-    return Ask("detokenize", params, lambda result: str(result["text"]))
+    return Ask("detokenize", params, lambda result: _get(result, "text", str))
 
 
 def template(messages: Messages, model: str, system: str | None) -> Ask[Prompt]:
@@ -111,7 +112,7 @@ def template(messages: Messages, model: str, system: str | None) -> Ask[Prompt]:
 
 
 def models() -> Ask[tuple[Model, ...]]:
-    return Ask("models", {}, lambda result: tuple(read(Model, model) for model in result["models"]))
+    return Ask("models", {}, lambda result: tuple(read(Model, model) for model in _get(result, "models", list)))
 
 
 def load(model: str, n_ctx: int | None, kv_type: str | None, keep_alive: str | float | None) -> Ask[Loaded]:
@@ -120,7 +121,7 @@ def load(model: str, n_ctx: int | None, kv_type: str | None, keep_alive: str | f
 
 
 def unload(model: str, *, force: bool) -> Ask[bool]:
-    return Ask("unload", {"model": model, "force": force}, lambda result: bool(result["unloaded"]))
+    return Ask("unload", {"model": model, "force": force}, lambda result: _get(result, "unloaded", bool))
 
 
 def status() -> Ask[Status]:
@@ -132,11 +133,18 @@ def subscribe(topics: Sequence[str]) -> Ask[None]:
 
 
 def cancel(request_id: int) -> Ask[bool]:
-    return Ask("cancel", {"id": request_id}, lambda result: bool(result["cancelled"]))
+    return Ask("cancel", {"id": request_id}, lambda result: _get(result, "cancelled", bool))
 
 
 def api() -> Ask[dict[str, Any]]:
-    return Ask("api", {}, lambda result: dict(result["api"]))
+    return Ask("api", {}, lambda result: _get(result, "api", dict))
+
+
+def _get(result: dict[str, Any], name: str, kind: type[T]) -> T:
+    value = result[name]
+    if type(value) is not kind:
+        raise TypeError(f"{name} is a {type(value).__name__}")
+    return value
 
 
 def conversation(messages: Messages, system: str | None) -> list[dict[str, str]]:
@@ -241,15 +249,11 @@ class Calls:
                     del self._open[request_id]
                 elif request_id == 0 and error is not None:
                     raise from_wire(error)
-            case wire.Notification("text", params):
+            case wire.Notification(name, params) if kind := EVENTS.get(name):
                 if call := self._open.get(params["id"]):
-                    call.events.append(read(Text, params))
-            case wire.Notification("progress", params):
-                if call := self._open.get(params["id"]):
-                    call.events.append(read(Progress, params))
-            case wire.Notification("event", params):
-                if call := self._open.get(params["id"]):
-                    call.events.append(read(Event, params))
+                    if name not in BY_NAME[call.ask.method].notifications:
+                        raise TypeError(f"{call.ask.method} has no {name}")
+                    call.events.append(read(kind, params))
 
 
 def cannot_connect(path: Path, error: OSError) -> LuceError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import re
 from dataclasses import dataclass, fields, is_dataclass
@@ -249,24 +250,46 @@ class Status:
 
 
 def read(kind: type[T], given: dict[str, Any]) -> T:
-    """A map of the wire as one of the types above. KeyError or TypeError: it is not one."""
-    values = {}
-    for name, inner in _fields(kind):  # type: ignore[arg-type]  # a class can be hashed
-        if name in given:
-            value = given[name]
-            if isinstance(value, list):
-                value = tuple(read(inner, item) for item in value) if inner else tuple(value)
-            elif inner and value is not None:
-                value = read(inner, value)
-            values[name] = value
+    """A map of the wire as one of the types above. TypeError: it is not one."""
+    if type(given) is not dict:
+        raise TypeError(f"{kind.__name__} is a {type(given).__name__}")
+    known = _fields(kind)  # type: ignore[arg-type]  # a class can be hashed
+    values = {name: field.read(given[name]) for name, field in known.items() if name in given}
     return kind(**values)
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """What a field may hold: `many` of one thing, or one; each a type above or one of the wire's."""
+
+    thing: type[Any]
+    many: bool
+    is_optional: bool
+
+    def read(self, value: Any) -> Any:
+        if value is None and self.is_optional:
+            return None
+        if not self.many:
+            return self._one(value)
+        if type(value) is not list:
+            raise TypeError(f"a {type(value).__name__} stands where a list belongs")
+        return tuple(map(self._one, value))
+
+    def _one(self, value: Any) -> Any:
+        if is_dataclass(self.thing):
+            return read(self.thing, value)
+        if type(value) is self.thing or (self.thing is float and type(value) is int):
+            return value
+        raise TypeError(f"a {type(value).__name__} stands where a {self.thing.__name__} belongs")
+
+
 @functools.cache
-def _fields(kind: type[Any]) -> list[tuple[str, type[Any] | None]]:
-    """Names of a type's fields, with the type above that each holds (alone or in a tuple)."""
-    found = []
+def _fields(kind: type[Any]) -> dict[str, _Kind]:
+    """Of a type, by name; the annotations of this file are strings."""
+    found = {}
     for field in fields(kind):
-        words = re.findall(r"[A-Z]\w+", str(field.type))  # a string, as all annotations of this file
-        found.append((field.name, next((globals()[word] for word in words if is_dataclass(globals().get(word))), None)))
+        words = re.findall(r"\w+", str(field.type))
+        many = words[0] == "tuple"
+        thing = words[1] if many else words[0]
+        found[field.name] = _Kind(globals().get(thing) or getattr(builtins, thing), many, words[-1] == "None")
     return found
