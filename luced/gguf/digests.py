@@ -103,10 +103,13 @@ def read(path: Path) -> Digests | None:
         chunks = tuple(bytes.fromhex(line) for line in lines[:-1])
         if any(len(chunk) != DIGEST_BYTES for chunk in chunks):
             raise ValueError
-        return Digests(Origin(**fields), chunks)
+        origin = Origin(**fields)
+        if [type(value) for value in vars(origin).values()] != [int, str, str]:
+            raise ValueError
+        return Digests(origin, chunks)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         remedy = "remove it: the model can be used without"
         raise ModelError("bad_model_file", f"{path} is damaged", remedy, file=str(path)) from None
 

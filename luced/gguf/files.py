@@ -57,10 +57,11 @@ def is_model(path: Path) -> bool:
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    """Files below a folder, by path, and the folders of huggingface-hub in it, unopened. Hidden ones are left out."""
+    """Files below a folder, by path, and the folders of huggingface-hub in it, unopened. Left out are hidden ones, and
+    those whose names are no UTF-8: no client could name them."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+            found = sorted((entry for entry in entries if _is_utf8(entry.name)), key=lambda entry: entry.name)
     except OSError:  # missing, or not to be read by us
         return
     for entry in found:
@@ -71,6 +72,10 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
                 yield Path(entry.path)
             elif depth:
                 yield from _walk(Path(entry.path), depth - 1)
+
+
+def _is_utf8(name: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def _snapshot(repo: Path) -> Path:

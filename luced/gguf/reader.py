@@ -14,6 +14,7 @@ from typing import Self
 from luced.gguf.header import Part, TensorInfo, open_part
 from luced.gguf.metadata import Metadata, bad_file
 
+MAX_PARTS = 1024  # each is looked for
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<no>\d{5})-of-(?P<n>\d{5})\.gguf")
 
 
@@ -69,19 +70,21 @@ def open_gguf(path: Path | str) -> File:
 def part_name(path: Path) -> tuple[str, int, int] | None:
     """(stem, number from 1, count) of a file that is named as part of a split model; else None."""
     match = _PART_NAME.fullmatch(path.name)
-    return (match["stem"], int(match["no"]), int(match["n"])) if match else None
+    if match is None or not 1 <= int(match["no"]) <= int(match["n"]) <= MAX_PARTS:
+        return None
+    return match["stem"], int(match["no"]), int(match["n"])
 
 
 def split_name(name: str) -> str:
     """What all parts of a split model are called; of another file its name without .gguf."""
-    match = _PART_NAME.fullmatch(name)
-    return match["stem"] if match else name.removesuffix(".gguf")
+    part = part_name(Path(name))
+    return part[0] if part else name.removesuffix(".gguf")
 
 
 def n_parts(name: str) -> int:
     """How many files a model has of which one is named so."""
-    match = _PART_NAME.fullmatch(name)
-    return int(match["n"]) if match else 1
+    part = part_name(Path(name))
+    return part[2] if part else 1
 
 
 def _part_paths(first: Part, n_parts: int) -> list[Path]:

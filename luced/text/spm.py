@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -22,6 +23,8 @@ class Spm:
         scores = metadata.get("tokenizer.ggml.scores")
         if not isinstance(scores, list) or len(scores) != len(vocabulary):
             raise bad_key("tokenizer.ggml.scores", f"must be {len(vocabulary)} scores, one for each token")
+        if not all(map(math.isfinite, scores)):
+            raise bad_key("tokenizer.ggml.scores", "has a score that is no number")
         self._scores = scores
         missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in self._ids]
         if missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -9,6 +10,8 @@ from typing import Any, TypeVar
 from luced.errors import ModelError
 
 T = TypeVar("T")
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class Kind(IntEnum):
@@ -72,6 +75,9 @@ def read_vocabulary(metadata: Mapping[str, Any], bos_id: int | None, eos_id: int
         raise bad_key("tokenizer.ggml.token_type", f"has {len(kinds)} entries for {len(texts)} tokens")
     if not set(kinds) <= set(Kind):
         raise bad_key("tokenizer.ggml.token_type", f"has the unknown type {max(set(kinds) - set(Kind))}")
+    for text, kind in zip(texts, kinds, strict=True):
+        if kind == Kind.BYTE and not _BYTE.fullmatch(text):
+            raise bad_key("tokenizer.ggml.tokens", f"has the byte token {text[:20]!r}; it must be like <0x0A>")
 
     def token_id(name: str, default: int | None = None) -> int | None:
         key = f"tokenizer.ggml.{name}_token_id"
