@@ -14,6 +14,7 @@ from luced.device import abi
 from luced.device.library import Calls, Context
 from luced.device.memory import anonymous_bytes, bytes_left
 from luced.device.values import Call, Storage, Value, aligned
+from luced.errors import ModelError
 
 Array = npt.NDArray[Any]
 DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4"}
@@ -141,6 +142,8 @@ def _tensor(value: Value) -> abi.Tensor:
 def _describe(data: int, dtype: str, ne: tuple[int, ...], nb: tuple[int, ...], packed: bool = False) -> abi.Tensor:
     """luce_tensor: missing dimensions have one element."""
     t = abi.Tensor()
+    if dtype not in abi.Type.__members__:
+        raise ModelError("unsupported_model", f"there are no kernels for tensors of type {dtype}")
     t.data, t.type, t.layout = data, abi.Type[dtype], abi.Layout.PACKED if packed else abi.Layout.ROWS
     n_missing = 4 - len(ne)
     t.ne[:] = [*ne, *[1] * n_missing]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from luced import models
@@ -71,7 +72,9 @@ def _record(file: File, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cac
         raise ModelError("unsupported_model", f"{file.path}: architecture {architecture!r} is not one of {known}")
     module = models.load(architecture)
     weights = Weights(file, device.packed_bytes)
-    spec: Spec = module.spec(m, weights["token_embd.weight"].ne[-1])
+    n_vocab = weights["token_embd.weight"].ne[-1]
+    with _blaming(file):
+        spec: Spec = module.spec(m, n_vocab)
     if unread := m.unread(f"{architecture}."):
         raise ModelError("unsupported_model", f"{file.path}: luced does not know what {', '.join(unread)} asks for")
     if n_ctx > spec.n_ctx:
@@ -85,15 +88,25 @@ def _record(file: File, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cac
         if n % BLOCKS[kept][0]:
             raise ModelError("unsupported_model", f"heads of {n} values cannot be kept as {kept}")
     n_ctx, groups = _plan_cache(weights, spec, device, n_ctx, kv_type, n_batch, cache_bytes)
-    try:
-        limits = Limits(n_ctx, n_batch, N_SEQS, PAGE_SIZE, kv_type)
+    limits = Limits(n_ctx, n_batch, N_SEQS, PAGE_SIZE, kv_type)
+    with _blaming(file):
         runner = Runner(device, spec, module, weights, groups, limits, models.ARCHITECTURES[architecture].capabilities)
-    except ShapeError as error:
-        raise ModelError("bad_model_file", f"{file.path}: {error}", file=str(file.path)) from error
     if weights.unused():
         names = ", ".join(weights.unused()[:5])
         raise ModelError("unsupported_model", f"{file.path}: {architecture} has no use for the tensors {names}")
     return runner
+
+
+@contextmanager
+def _blaming(file: File) -> Iterator[None]:
+    """ModelError: sizes that do not fit each other, or numbers that nothing can be computed from."""
+    try:
+        yield
+    except ShapeError as error:
+        raise ModelError("bad_model_file", f"{file.path}: {error}", file=str(file.path)) from error
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        what = f"{file.path}: its metadata and tensors contradict each other ({type(error).__name__}: {error})"
+        raise ModelError("bad_model_file", what, file=str(file.path)) from error
 
 
 def _plan_cache(
