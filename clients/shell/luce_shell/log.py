@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,11 @@ CREATE INDEX exchanges_by_conversation ON exchanges (conversation, id);
 COLUMNS = (
     "conversation, at, model, system, question, answer, finish, options, seed, n_prompt, n_cached, n_generated, total_s"
 )
+
+_TYPES: dict[str, type | tuple[type, ...]] = {  # by annotation
+    "str": str, "str | None": (str, type(None)), "int": int, "float": float, "dict[str, Any]": dict
+}  # fmt: skip
+_END = 253402300800.0  # of the year 9999
 
 
 class LogError(Exception):
@@ -124,17 +129,30 @@ def conversations(n: int) -> list[Conversation]:
             (model,) = database.execute("SELECT model FROM exchanges WHERE id = ?", [last]).fetchone()
             (question,) = database.execute("SELECT question FROM exchanges WHERE id = ?", [first]).fetchone()
             found.append(Conversation(name, at, model, n_exchanges, question))
+            if not _is_typed(found[-1]):
+                raise sqlite3.DataError(f"exchange {last} is damaged")
         return found
 
 
 def _read(query: str, values: Sequence[object]) -> list[Exchange]:
     with _open() as database:
         rows = database.execute(query, values).fetchall()
-    exchanges = []
-    for _, *cells in rows:
-        fields = dict(zip(COLUMNS.split(", "), cells, strict=True))
-        exchanges.append(Exchange(**{**fields, "options": json.loads(fields["options"]), "seed": int(fields["seed"])}))
-    return exchanges
+    return [_exchange(number, dict(zip(COLUMNS.split(", "), cells, strict=True))) for number, *cells in rows]
+
+
+def _exchange(number: int, cells: dict[str, Any]) -> Exchange:
+    """LogError: SQLite lets any cell hold anything, and these are not what we write."""
+    with suppress(ValueError, TypeError, RecursionError):
+        exchange = Exchange(**{**cells, "options": json.loads(cells["options"]), "seed": int(cells["seed"])})
+        if _is_typed(exchange):
+            return exchange
+    raise LogError(f"{log_path()}: exchange {number} is damaged")
+
+
+def _is_typed(record: Exchange | Conversation) -> bool:
+    return (
+        all(isinstance(getattr(record, f.name), _TYPES[str(f.type)]) for f in fields(record)) and 0 <= record.at < _END
+    )
 
 
 @contextmanager
