@@ -1,5 +1,5 @@
 # make ask       puts a question to a real model: installs what is missing, starts luced, prints the answer
-# make test      runs all tests, set up the same way
+# make test      runs all tests, set up the same way; with SAN=address, undefined or thread those of the kernels, so compiled
 # make lint      checks the sources: ruff, mypy, clang-format, generated files
 # make generate  writes anew what is made from luce.h, the protocol's table and the commands
 # make stop      ends the luced that `make ask` started
@@ -61,9 +61,19 @@ ask: .venv/.installed .venv/.model $(LIBRARY)
 	fi
 	exec $(BIN)/luce-ask $${MODEL:+--model "$$MODEL"} -- "$$PROMPT" </dev/null
 
+ifdef SAN
+test: .venv/.tested build/$(SAN)/libluce_cpu.so
+	$(call say,running the tests of the kernels with the $(SAN) sanitizer)
+	export LD_PRELOAD="$$(g++ -print-file-name=$(SAN_RUNTIME_$(SAN)).so) $$(g++ -print-file-name=libstdc++.so)"
+	export ASAN_OPTIONS=detect_leaks=0 # Python leaks; that we do not is seen by the soak
+	export TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 # Python and numpy, which tell it nothing of their locks
+	export UBSAN_OPTIONS=print_stacktrace=1
+	$(BIN)/python -m pytest --library build/$(SAN)/libluce_cpu.so $(or $(PYTEST),tests/ops tests/device/context_test.py tests/engine/company_test.py)
+else
 test: .venv/.tested .venv/.model $(LIBRARY)
 	$(call say,running the tests)
 	$(BIN)/python -m pytest $(PYTEST)
+endif
 
 lint: .venv/.tested
 	$(call say,checking the sources)
@@ -211,6 +221,19 @@ dist/.made: .venv/.made pyproject.toml constraints.txt $(shell find luced client
 	rm -f dist/luced-*.whl
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip wheel -qq --no-deps --wheel-dir dist .
 	touch $@
+
+ifdef SAN
+# A finding ends the process, so that a test cannot pass over it.
+SAN_RUNTIME_address := libasan
+SAN_RUNTIME_undefined := libubsan
+SAN_RUNTIME_thread := libtsan
+build/$(SAN)/libluce_cpu.so: $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) | .venv/.made
+	$(call say,compiling the CPU kernels with the $(SAN) sanitizer)
+	cmake=$$(command -v cmake) || { $(INSTALL) cmake; cmake=$(BIN)/cmake; }
+	flags="-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all"
+	$$cmake -S kernels -B build/$(SAN) -DCMAKE_BUILD_TYPE=Sanitized -DCMAKE_CXX_FLAGS="$$flags" >/dev/null
+	$$cmake --build build/$(SAN) --parallel $$(nproc) >/dev/null
+endif
 
 $(LIBRARY): $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) | .venv/.made
 	$(call say,compiling the CPU kernels (a minute or two))

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from luced.device import library
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--library", type=Path, help="Test this kernel library, as `make test SAN=...` does.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    library.CPU_LIBRARY = config.getoption("--library") or library.CPU_LIBRARY
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -33,11 +33,14 @@ class Context:
     """One device as a kernel library sees it, with its threads. Used by one thread at a time."""
 
     def __init__(
-        self, isa: abi.Isa = abi.Isa.AUTO, n_threads: int = 0, device: int = 0, path: Path = CPU_LIBRARY
+        self, isa: abi.Isa = abi.Isa.AUTO, n_threads: int = 0, device: int = 0, path: Path | None = None
     ) -> None:
-        """n_threads 0: one for each core. ModelError: no such library, device or instruction set."""
+        """n_threads 0: one for each core. path None: the CPU's kernels.
+
+        ModelError: no such library, device or instruction set.
+        """
         self._handle = ctypes.c_void_p()
-        self._library = _load(path)
+        self._library = _load(path or CPU_LIBRARY)
         args = abi.OpenArgs(device, isa, n_threads)
         self._check(self._library.luce_open(args, self._handle))
 
