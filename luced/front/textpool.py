@@ -26,7 +26,7 @@ N_OF_USER = 2
 PATIENCE_S = 0.05  # for a worker to become free, before another one is started
 GRACE_S = 0.1  # for a job that nobody waits for any more: then its worker is ended
 IDLE_S = 60.0  # after which those that were not needed end; one stays
-MAX_RERUNS = 2  # of a job whose worker was killed
+MAX_RERUNS = 5  # of a job whose worker was killed
 
 log = logging.getLogger("luced.texts")
 
