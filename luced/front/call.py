@@ -24,6 +24,7 @@ class Call:
     id: int
     method: str
     params: dict[str, Any]
+    n_bytes: int = 0  # of its frame
     started_at: float = field(default_factory=time.monotonic)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     has_ended: bool = False  # its response may still wait to be sent

@@ -12,6 +12,7 @@ import secrets
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import trio
@@ -21,12 +22,12 @@ from luced.errors import EngineError, ModelError, RequestError
 from luced.front.answers import Answer
 from luced.front.embedding import Embedding
 from luced.front.events import Events
-from luced.front.journal import entry
+from luced.front.journal import describe_bug, entry
 from luced.front.listener import Listener, Peer, operator_gid, peer_of
 from luced.front.queue import Queue
 from luced.front.reload import changes
 from luced.front.residency import Residency
-from luced.front.session import Session, describe_bug
+from luced.front.session import Session
 from luced.front.supervisor import Supervisor
 from luced.front.systemd import Systemd
 from luced.front.texts import Texts
@@ -66,6 +67,7 @@ class Daemon:
         self.residency = Residency(self.supervisor, config)
         self.answers: set[Answer | Embedding] = set()
         self.sessions: set[Session] = set()
+        self.held_bytes: Counter[int] = Counter()  # of each user, sent and not answered yet
         max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.max_sessions = min(MAX_SESSIONS, max(1, max_files - RESERVED_FILES))
         self.max_sessions_of_uid = min(MAX_SESSIONS_OF_UID, -(-self.max_sessions * 3 // 4))

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import sys
+import traceback
 
 PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}  # syslog's
 _PLAIN = re.compile(r"[\w./:+@%-]+")
@@ -20,6 +21,12 @@ def entry(what: str, /, **facts: object) -> str:
 def _value(value: object) -> str:
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def describe_bug(bug: BaseException) -> str:
+    """Its type and place, for the log. Not its message, which may quote a prompt."""
+    inner = [describe_bug(e) for e in bug.exceptions] if isinstance(bug, BaseExceptionGroup) else []
+    return "".join([*traceback.format_tb(bug.__traceback__), type(bug).__name__, *inner])
 
 
 def start(to_journal: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -15,7 +14,7 @@ from luce.messages import BY_NAME, ROLES, check
 from luced.errors import EngineError, ProtocolError, RequestError
 from luced.front import methods
 from luced.front.call import Call
-from luced.front.journal import entry
+from luced.front.journal import describe_bug, entry
 from luced.front.listener import Peer
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 AT_ONCE = ("hello", "cancel")  # done before the next frame is looked at
 OUTBOX_FRAMES = 32  # that wait to be sent; then the request that has more to say waits too
 READ_BYTES = 1 << 16
+BIG_BYTES = 1 << 16  # of a frame that counts towards the next
+MAX_BYTES_OF_USER = 256 << 20  # of requests that are not answered yet, and of what has come of those to come
 
 log = logging.getLogger("luced.session")
 
@@ -43,6 +44,8 @@ class Session:
         self.refusal: RequestError | None = None  # what hello answers
         self.calls: dict[int, Call] = {}
         self.text_turn = trio.Lock()  # one text at a time is worked on
+        self._connection = wire.Connection()
+        self._held_bytes = 0
         self._stream = stream
         self._outbox, self._outgoing = trio.open_memory_channel[bytes](OUTBOX_FRAMES)
         self._reading = trio.CancelScope()
@@ -50,6 +53,12 @@ class Session:
 
     async def run(self) -> None:
         """Until the client leaves, breaks the protocol, or the daemon shuts down. Its requests end with it."""
+        try:
+            await self._run()
+        finally:
+            self._hold(-self._held_bytes)
+
+    async def _run(self) -> None:
         async with self._stream, trio.open_nursery() as nursery:
             nursery.start_soon(self._write, nursery.cancel_scope)
             async with self._outbox:
@@ -92,7 +101,7 @@ class Session:
     async def _read(self, calls: trio.Nursery) -> bytes | None:
         """Starts requests as they come. Returns when there can be no more, with a last frame for a peer that erred:
         the response to a request 0, for there may be none that it answers."""
-        connection = wire.Connection()
+        connection = self._connection
         while True:
             try:
                 data = await self._stream.receive_some(READ_BYTES)
@@ -101,9 +110,13 @@ class Session:
             if not data:
                 return None
             connection.feed(data)
+            self._hold(len(data))
             try:
                 for event in connection:
                     await self._accept(event, calls)
+                if connection.n_buffered > BIG_BYTES and self._has_sent_more_than(2 * MAX_BYTES_OF_USER):
+                    what = "what this user has sent takes too much memory"
+                    raise ProtocolError("too_large", what, limit="bytes_of_user", value=MAX_BYTES_OF_USER)
             except LuceError as error:
                 log.info(entry("broke the protocol", connection=self.number, error=error.name))
                 return wire.response(0, error.to_wire(), None)
@@ -113,7 +126,7 @@ class Session:
             raise ProtocolError("bad_frame", f"a client sends requests, not {type(event).__name__.lower()}s")
         if event.id in self.calls:
             raise ProtocolError("bad_frame", f"request {event.id} is still running")
-        call = self.calls[event.id] = Call(self, event.id, event.method, event.params)
+        call = self.calls[event.id] = Call(self, event.id, event.method, event.params, self._connection.frame_bytes)
         is_full = len(self.calls) > self.MAX_CALLS
         if event.method in AT_ONCE or not self.greeted or is_full:
             await self._answer(call)
@@ -138,6 +151,7 @@ class Session:
             await self.send(wire.response(call.id, error.to_wire() if error else None, result))
         finally:
             del self.calls[call.id]
+            self._hold(-call.n_bytes)
         if error is not None and (error.code.actor == "peer" or not self.greeted):
             self._reading.cancel()
 
@@ -159,15 +173,24 @@ class Session:
         if method.name not in self.methods:
             who = self.daemon.who_may(method.role)
             raise RequestError("not_permitted", f"{method.name} is for {who}", role=self.role, needed=method.role)
+        if call.n_bytes > BIG_BYTES and self._has_sent_more_than(MAX_BYTES_OF_USER):
+            raise self._busy("bytes_of_user", MAX_BYTES_OF_USER, "bytes of requests of this user are not answered yet")
         if len(self.calls) > self.MAX_CALLS and method.name != "cancel":
-            raise RequestError(
-                "busy",
-                f"{self.MAX_CALLS} requests are running on this connection",
-                limit="requests",
-                value=self.MAX_CALLS,
-                retry_after_s=self.daemon.queue.retry_after_s(),
-            )
+            raise self._busy("requests", self.MAX_CALLS, "requests are running on this connection")
         return method
+
+    def _busy(self, limit: str, value: int, what: str) -> RequestError:
+        return RequestError(
+            "busy", f"{value} {what}", limit=limit, value=value, retry_after_s=self.daemon.queue.retry_after_s()
+        )
+
+    def _hold(self, n_bytes: int) -> None:
+        """So many bytes more of what this user has sent and is not answered."""
+        self._held_bytes += n_bytes
+        self.daemon.held_bytes[self.peer.uid] += n_bytes
+
+    def _has_sent_more_than(self, n_bytes: int) -> bool:
+        return self.daemon.held_bytes[self.peer.uid] > n_bytes
 
     async def _compute(self, call: Call) -> dict[str, Any]:
         """A method that may wait for a model and for its turn."""
@@ -197,9 +220,3 @@ class Session:
 def _too_late(call: Call) -> RequestError:
     what = f"{call.method} was not done in {call.limit_s:g} s"
     return RequestError("deadline", what, deadline_s=call.limit_s, **call.done)
-
-
-def describe_bug(bug: BaseException) -> str:
-    """Its type and place, for the log. Not its message, which may quote a prompt."""
-    inner = [describe_bug(e) for e in bug.exceptions] if isinstance(bug, BaseExceptionGroup) else []
-    return "".join([*traceback.format_tb(bug.__traceback__), type(bug).__name__, *inner])

@@ -14,6 +14,7 @@ import trio
 
 from luce.errors import LuceError
 from luced.errors import EngineError
+from luced.front.journal import describe_bug
 from luced.front.journal import entry as line
 from luced.front.textworker import TextWorker, WorkerDiedError
 from luced.gguf.catalogue import Entry
@@ -95,6 +96,9 @@ class TextPool:
                     job.result = await self._result(job)
         except LuceError as error:
             job.error = error
+        except Exception as bug:  # its worker makes no sense, and is gone
+            log.error(line(f"{job.name} failed", bug=describe_bug(bug)))
+            job.error = LuceError("internal", f"{job.name} failed with {type(bug).__name__}")
         finally:
             job.done.set()
 

@@ -6,18 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from luced.front import textpool, textworker
+from luced.front import session, textpool, textworker
 from tests.front.harness import Client, House, running
 from tests.tinygguf import tiny_chat_model
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 NESTED = 10_000
+PATIENT = {"file": 60, "template": 60, "text": 60}
 QUESTION = [{"role": "user", "content": "say:hello"}]
 
 
@@ -146,7 +148,8 @@ async def test_a_worker_that_is_always_killed_is_an_error(tmp_path: Path, monkey
         await answers(client)
 
 
-async def test_who_cancels_frees_the_worker(tmp_path: Path) -> None:
+async def test_who_cancels_frees_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(textworker, "CPU_S", PATIENT)
     async with running(tmp_path) as house:
         client = await house.connect()
         request = await client.send("template", model=hostile(house, LOOP), messages=QUESTION)
@@ -159,7 +162,8 @@ async def test_who_cancels_frees_the_worker(tmp_path: Path) -> None:
         assert house.daemon.texts.pool._n_workers == 1
 
 
-async def test_no_user_takes_all_workers(tmp_path: Path) -> None:
+async def test_no_user_takes_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(textworker, "CPU_S", PATIENT)
     async with running(tmp_path) as house:
         model = hostile(house, LOOP)
         clients = [await house.connect() for _ in range(4)]
@@ -172,6 +176,33 @@ async def test_no_user_takes_all_workers(tmp_path: Path) -> None:
         for client, request in zip(clients, requests, strict=True):
             await client.call("cancel", id=request)
             assert (await client.response(request))[0] is not None
+
+
+async def test_what_a_user_has_sent_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MAX_BYTES_OF_USER", 400_000)
+    monkeypatch.setattr(textworker, "CPU_S", PATIENT)
+    async with running(tmp_path) as house:
+        one, two = await house.connect(), await house.connect()
+        long = [{"role": "user", "content": "1" * 150_000}]
+        model = hostile(house, LOOP)
+        requests = [await one.send("template", model=model, messages=long) for _ in range(2)]
+        while house.daemon.held_bytes[os.geteuid()] < 300_000:
+            await trio.sleep(0.001)
+        error = await two.refused("template", messages=long)
+        assert error["name"] == "busy"
+        assert error["data"].items() >= {"limit": "bytes_of_user", "value": 400_000}.items()
+        await answers(two)  # what is small is not refused
+        with suppress(trio.BrokenResourceError):  # it may hear of it before it has sent all
+            await two.stream.send_all(b"\x94\0\7\xdb\0\x80\0\0" + b"x" * 600_000)  # a method of 8 MB, as it seems
+        broken, _ = await two.response(0)
+        assert broken is not None
+        assert (broken["name"], broken["data"]["limit"]) == ("too_large", "bytes_of_user")
+        for request in requests:
+            await one.call("cancel", id=request)
+            await one.response(request)
+        assert await one.call("tokenize", text="1" * 150_000)
+        assert await two.closed()
+        assert not +house.daemon.held_bytes
 
 
 @pytest.mark.parametrize("deep", [b"\x91" * NESTED, b"\x94\0\1\xa4chat\x91" + b"\x81\xa1a" * NESTED])

@@ -94,6 +94,7 @@ class Connection:
         self._limits = limits
         self._buffer = bytearray()
         self._error: LuceError | None = None
+        self.frame_bytes = 0  # of the last event
         self._start_frame()
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
@@ -106,6 +107,7 @@ class Connection:
         try:
             if not self._scan():
                 return None
+            self.frame_bytes = self._position
             frame = self._buffer[: self._position]
             del self._buffer[: self._position]
             self._start_frame()
@@ -114,6 +116,11 @@ class Connection:
             self._error = error
             self._buffer.clear()
             raise
+
+    @property
+    def n_buffered(self) -> int:
+        """Bytes of a frame that is not all there yet."""
+        return len(self._buffer)
 
     def __iter__(self) -> Iterator[Event]:
         while (event := self.next_event()) is not None:
