@@ -1,8 +1,8 @@
 """What front and engine say to each other: one dataclass per message, msgpack frames on a socketpair.
 
 The front sends Load, Unload, Generate, Abandon, Truncate, Pause, Resume, AskState and Stop; the engine sends
-the rest. A Generate carries all that resuming it needs. Framing is `luce.wire`'s (a message is the notification
-[2, name, [fields]]).
+the rest. A Generate carries all that another engine needs to go on with it. Framing is `luce.wire`'s (a message is the
+notification [2, name, [fields]]).
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class Generate:
     tenant: str = ""
     client: int = 0  # fairness is among tenants, and among a tenant's clients
     pooling: str = ""  # mean | last | cls: nothing is generated, the prompt's hidden states make one vector
+    # Of a request that another engine died of: the tokens that each choice has said; None: it has ended.
+    said: list[list[int] | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ class Queued:
 
 @dataclass(frozen=True)
 class Progress:
-    """Prefill of request `id`: n_done of n_total prompt tokens, n_cached of them from the cache."""
+    """Prefill of request `id`: n_done of n_total tokens, n_cached of them from the cache. They are the prompt's, and
+    those that it has said where it is resumed."""
 
     id: int
     n_done: int

@@ -50,16 +50,15 @@ class Scheduler:
         check(generate, self.n_vocab, self.n_ctx)
         self._n_arrived += 1
         request = self.requests[generate.id] = Request(generate, self._n_arrived, now)
-        for sequence in request.sequences:
+        for sequence in request.open:
             self._classes[sequence.priority].enter(sequence)
-        self._enqueue(request.sequences[0])
+        self._enqueue(request.first)
 
     def abandon(self, request_id: int) -> None:
         """Frees all that it has. An id that is not known has ended already."""
         request = self.requests.get(request_id)
-        for sequence in request.sequences if request else ():
-            if not sequence.ended:
-                self._end(sequence)
+        for sequence in request.open if request else ():
+            self._end(sequence)
 
     def truncate(self, request_id: int, choice: int, n_tokens: int, now: float) -> list[Message]:
         """The choice ends with its first n_tokens generated tokens. One that is not known has ended already."""
@@ -132,7 +131,7 @@ class Scheduler:
                 sequence = client.next
                 n_rows = 0
                 if sequence.slot >= 0 or self._start(sequence, now):
-                    n_rows = self._n_rows(sequence, _chunk_rows(sequence, n_left, has_prompts))
+                    n_rows = self._n_rows(sequence, sequence.chunk_rows(n_left, CHUNK, has_prompts))
                 if n_rows:
                     self._add(sequence, n_rows)
                     n_left -= n_rows
@@ -203,7 +202,7 @@ class Scheduler:
             if chunk.position < sequence.n_prompt or len(chunk.tokens) > 1:
                 self.cache.keep(sequence)
             self.cache.trim(sequence)
-            if not sequence.n_generated:
+            if not sequence.has_spoken:
                 messages += self._prefilled(sequence, now)
             if result:
                 messages += self._emit(sequence, result, now)
@@ -212,16 +211,21 @@ class Scheduler:
         return messages
 
     def _prefilled(self, sequence: Sequence, now: float) -> list[Message]:
-        """More of the prompt is done; when all is, the other choices may start."""
-        request, n_done, n_prompt = sequence.request, sequence.n_done, sequence.n_prompt
-        if n_done == n_prompt:
+        """More of what it came with is done; when the prompt is, the other choices may start."""
+        request, n_done, n_known = sequence.request, sequence.n_done, sequence.n_known
+        if n_done == n_known:
             sequence.first_token_s = now
-        if sequence.choice:
+        if sequence is not request.first:
             return []
-        if n_done == n_prompt:
-            for other in request.sequences[1:]:
-                self._enqueue(other)
-        return [Progress(request.id, n_done, n_prompt, sequence.n_cached)]
+        if n_done >= sequence.n_prompt:
+            self._release(request)
+        return [Progress(request.id, n_done, n_known, sequence.n_cached)]
+
+    def _release(self, request: Request) -> None:
+        """Lets the choices go that wait for the first one."""
+        for sequence in request.waits:
+            self._enqueue(sequence)
+        request.waits.clear()
 
     def _emit(self, sequence: Sequence, emitted: Emitted, now: float) -> list[Message]:
         if emitted.finish == BROKEN:
@@ -262,6 +266,8 @@ class Scheduler:
             self._stop(sequence)
         self._classes[sequence.priority].leave(sequence)
         request = sequence.request
+        if sequence is request.first:
+            self._release(request)
         request.n_open -= 1
         if not request.n_open:
             del self.requests[request.id]
@@ -286,14 +292,3 @@ class Scheduler:
             **self.cache.state(),
             "requests": [request.state(now) for request in self.requests.values()],
         }
-
-
-def _chunk_rows(sequence: Sequence, n_left: int, may_wait: bool) -> int:
-    """Rows to its end, or else to the last multiple of CHUNK; where that is too far, it waits for a step of its own."""
-    n_rows = len(sequence.tokens) - sequence.n_done
-    if n_rows <= n_left:
-        return n_rows
-    n_over = (sequence.n_done + n_left) % CHUNK
-    if n_over < n_left:
-        return n_left - n_over
-    return 0 if may_wait else n_left

@@ -16,38 +16,38 @@ Table = array  # of C ints: the runner copies it whole at every step
 
 
 class Request:
-    """A Generate and its choices. Choices after the first wait until that one has put the prompt into the cache."""
+    """A Generate and its choices. All but the `first` wait until that one has put the prompt into the cache."""
 
-    __slots__ = ("generate", "id", "keep_until_s", "n_open", "paused", "sequences")
+    __slots__ = ("first", "generate", "id", "keep_until_s", "n_open", "paused", "sequences", "waits")
 
     def __init__(self, generate: Generate, order: int, now: float) -> None:
         self.generate = generate
         self.id = generate.id
-        self.sequences = [Sequence(self, choice, order, now) for choice in range(generate.n)]
-        self.n_open = generate.n  # choices that have not ended
+        said = generate.said or [[]] * generate.n
+        self.sequences = [Sequence(self, choice, said[choice], order, now) for choice in range(generate.n)]
+        self.first, *self.waits = self.open
+        self.n_open = 1 + len(self.waits)  # choices that have not ended
         self.paused = False
         self.keep_until_s = 0.0  # while it is paused: then its pages go
 
     @property
+    def open(self) -> list[Sequence]:
+        return [sequence for sequence in self.sequences if not sequence.ended]
+
+    @property
     def has_started(self) -> bool:
-        return self.sequences[0].n_cached >= 0
+        return self.first.n_cached >= 0
 
     def state(self, now: float) -> dict[str, Any]:
-        first = self.sequences[0]
-        n_generated = sum(sequence.n_generated for sequence in self.sequences)
+        first = self.first
+        has_spoken = any(sequence.has_spoken for sequence in self.sequences)
         return {
             "id": self.id,
             "client": self.generate.client,
-            "phase": "paused"
-            if self.paused
-            else "decode"
-            if n_generated
-            else "prefill"
-            if first.slot >= 0
-            else "queue",
+            "phase": "paused" if self.paused else "decode" if has_spoken else "prefill" if first.slot >= 0 else "queue",
             "n_prompt": first.n_prompt,
             "n_done": min(first.n_done, first.n_prompt),
-            "n_tokens": n_generated,
+            "n_tokens": sum(sequence.n_generated for sequence in self.sequences),
             "age_s": now - first.arrived_s,
         }
 
@@ -71,6 +71,7 @@ class Sequence:
         "max_tokens",
         "n_cached",
         "n_done",
+        "n_known",
         "n_prompt",
         "order",
         "path",
@@ -87,13 +88,15 @@ class Sequence:
         "tokens",
     )
 
-    def __init__(self, request: Request, choice: int, order: int, now: float) -> None:
+    def __init__(self, request: Request, choice: int, said: list[int] | None, order: int, now: float) -> None:
+        """`said`: what it had generated before it came here; None: it had ended."""
         generate = request.generate
         self.request = request
         self.choice = choice
         self.order = order  # of arrival
-        self.tokens: list[int] = list(generate.prompt)  # the prompt, then what was generated
+        self.tokens: list[int] = [*generate.prompt, *(said or ())]  # the prompt, then what was generated
         self.n_prompt = len(generate.prompt)
+        self.n_known = len(self.tokens)  # when it came
         self.n_done = 0
         self.tables: list[Table[int]] = []  # one for each cache group, while it runs
         self.path: list[Node] = []  # the prefix tree's nodes of its full pages
@@ -106,7 +109,7 @@ class Sequence:
         self.pooling = generate.pooling
         self.tenant = generate.tenant
         self.client = generate.client
-        self.ended = False
+        self.ended = said is None
         self.queued = False  # waits to start, or for the rest of its known tokens
         self.held = False  # would be queued, were its request not paused
         self.is_fresh = False  # has a slot that no step has seen yet
@@ -126,6 +129,11 @@ class Sequence:
         return len(self.tokens) - self.n_prompt
 
     @property
+    def has_spoken(self) -> bool:
+        """Whether it has said more than it had when it came."""
+        return len(self.tokens) > self.n_known
+
+    @property
     def n_left(self) -> int:
         """Tokens it may still emit."""
         return self.max_tokens - self.n_generated
@@ -135,10 +143,21 @@ class Sequence:
         """The best (least) of all running sequences can always go on: the worst give their pages up for it."""
         return (self.request.paused, self.priority, self.order, self.choice)
 
+    def chunk_rows(self, n_left: int, chunk: int, may_wait: bool) -> int:
+        """Rows to its end, or else to the last multiple of `chunk`; where that is too far, it waits for a step of its
+        own."""
+        n_rows = len(self.tokens) - self.n_done
+        if n_rows <= n_left:
+            return n_rows
+        n_over = (self.n_done + n_left) % chunk
+        if n_over < n_left:
+            return n_left - n_over
+        return 0 if may_wait else n_left
+
     def usage(self) -> dict[str, int]:
         return {
             "n_prompt": self.n_prompt,
-            "n_cached": self.n_cached,
+            "n_cached": max(0, min(self.n_cached, self.n_prompt)),  # it may have ended before it started again
             "n_generated": self.n_generated,
             "n_drafted": 0,
             "n_accepted": 0,
@@ -155,6 +174,7 @@ class Sequence:
 def check(generate: Generate, n_vocab: int, n_ctx: int) -> None:
     """RequestError: it can never run."""
     n_prompt, n_tokens = len(generate.prompt), len(generate.prompt) + generate.max_tokens
+    assert not generate.said or len(generate.said) == generate.n, "it has said something for each choice, or for none"
     if not n_prompt:
         raise RequestError("bad_parameter", "the prompt is empty: there is nothing to continue", parameter="prompt")
     for token in (min(generate.prompt), max(generate.prompt)):

@@ -1,5 +1,5 @@
 """Scheduler and runner together, on the CPU: an answer has the same tokens alone and in company, in chunks of any size,
-from a warm cache and a cold one, and when it had to give its pages up half way."""
+from a warm cache and a cold one, when it had to give its pages up half way, and when its engine died half way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from luced.device.cpu import Cpu
 from luced.engine import loader
 from luced.engine.runner import Runner
 from luced.engine.scheduler import Scheduler
-from luced.link import Generate, Message, Sampling, Tokens
+from luced.link import Finished, Generate, Message, Sampling, Tokens
 
 GOLDENS = Path(__file__).parents[1] / "models" / "goldens"
 N_VOCAB = 96
@@ -23,6 +23,8 @@ SAMPLINGS = (
     Sampling(temperature=2, seed=11, repetition_penalty=1.3, presence_penalty=0.2),
     Sampling(temperature=1, seed=7, logit_bias={5: 2.0, 9: -50.0}),
 )
+
+Said = dict[tuple[int, int], list[int]]
 
 
 def requests() -> list[Generate]:
@@ -45,17 +47,26 @@ def requests() -> list[Generate]:
     ]
 
 
-def answers(scheduler: Scheduler, runner: Runner, generates: list[Generate]) -> dict[tuple[int, int], list[int]]:
+def run(scheduler: Scheduler, runner: Runner, generates: list[Generate], n_steps: int = 1 << 30) -> list[Message]:
     for generate in generates:
         scheduler.submit(generate, 0)
     messages: list[Message] = []
-    while plan := scheduler.plan(0):
+    while n_steps and (plan := scheduler.plan(0)):
         messages += scheduler.commit(plan, runner.step(plan), 0)
-    said: dict[tuple[int, int], list[int]] = {}
+        n_steps -= 1
+    return messages
+
+
+def tokens(messages: list[Message]) -> Said:
+    said: Said = {}
     for message in messages:
         if isinstance(message, Tokens):
             said.setdefault((message.id, message.choice), []).extend(message.tokens)
     return said
+
+
+def answers(scheduler: Scheduler, runner: Runner, generates: list[Generate]) -> Said:
+    return tokens(run(scheduler, runner, generates))
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma3"])
@@ -74,19 +85,19 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
 
 
 @pytest.fixture(scope="module")
-def alone(runner: Runner) -> dict[tuple[int, int], list[int]]:
+def alone(runner: Runner) -> Said:
     """Each request with a cold cache and nobody else."""
-    said: dict[tuple[int, int], list[int]] = {}
+    said: Said = {}
     for generate in requests():
         said |= answers(Scheduler(runner), runner, [generate])
     return said
 
 
-def test_the_requests_differ(alone: dict[tuple[int, int], list[int]]) -> None:
+def test_the_requests_differ(alone: Said) -> None:
     assert len({tuple(tokens) for tokens in alone.values()}) == len(alone) == 12
 
 
-def test_in_company_and_warm(runner: Runner, alone: dict[tuple[int, int], list[int]]) -> None:
+def test_in_company_and_warm(runner: Runner, alone: Said) -> None:
     scheduler = Scheduler(runner)
     assert answers(scheduler, runner, requests()) == alone
     assert answers(scheduler, runner, requests()) == alone
@@ -94,19 +105,34 @@ def test_in_company_and_warm(runner: Runner, alone: dict[tuple[int, int], list[i
 
 
 @pytest.mark.parametrize("n_batch", [7, 24])
-def test_in_small_chunks(
-    runner: Runner, alone: dict[tuple[int, int], list[int]], n_batch: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_small_chunks(runner: Runner, alone: Said, n_batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "n_batch", n_batch)
     assert answers(Scheduler(runner), runner, requests()) == alone
 
 
-def test_with_few_pages(
-    runner: Runner, alone: dict[tuple[int, int], list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_few_pages(runner: Runner, alone: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "n_batch", 24)
     monkeypatch.setattr(runner, "groups", tuple(replace(group, n_pages=8) for group in runner.groups))
     scheduler = Scheduler(runner)
     assert answers(scheduler, runner, requests()) == alone
     assert scheduler.n_preempted > 0
     assert scheduler.cache.prefix.n_evicted > 0
+
+
+@pytest.mark.parametrize("n_steps", [1, 2, 9, 25, 44])
+def test_resumed_in_another_engine(runner: Runner, alone: Said, n_steps: int) -> None:
+    """Each engine has so many steps until it dies, and 30 more each time."""
+    messages: list[Message] = []
+    left = requests()
+    while left:
+        messages += run(Scheduler(runner), runner, left, n_steps)
+        n_steps += 30
+        said = tokens(messages)
+        ended = {(m.id, m.choice) for m in messages if isinstance(m, Finished)}
+        left = [
+            replace(g, said=[None if (g.id, c) in ended else said.get((g.id, c), []) for c in range(g.n)])
+            for g in left
+            if any((g.id, c) not in ended for c in range(g.n))
+        ]
+    assert tokens(messages) == alone
+    assert {m.usage["n_generated"] for m in messages if isinstance(m, Finished)} == set(map(len, alone.values()))

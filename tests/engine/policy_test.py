@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -66,7 +67,8 @@ class Policy(RuleBasedStateMachine):
         self.said: dict[tuple[int, int], list[int]] = {}
         self.finished: dict[tuple[int, int], Finished] = {}
         self.truncated: dict[tuple[int, int], int] = {}
-        self.n_done: dict[int, int] = {}
+        self.known: dict[int, int] = {}  # tokens, when the first choice that was open came to its engine
+        self.restarted: set[int] = set()
         self.paused: set[int] = set()
 
     @initialize(
@@ -87,6 +89,7 @@ class Policy(RuleBasedStateMachine):
             groups += (GroupSpec("swa", most + 1 + n_window_pages, window),)
         scheduler_module.CHUNK = chunk
         self.model = FakeModel(groups, page_size, n_batch, n_seqs)
+        self.shape = (groups, page_size, n_batch, n_seqs)
         self.scheduler = Scheduler(self.model)
 
     @rule(data=st.data())
@@ -116,6 +119,7 @@ class Policy(RuleBasedStateMachine):
             return
         self.scheduler.submit(generate, self.now)
         self.generates[generate.id] = generate
+        self.known[generate.id] = len(prompt)
         self.paused.discard(generate.id)  # it was paused before it came, which is nothing
 
     @rule(n=st.integers(1, 6))
@@ -153,6 +157,22 @@ class Policy(RuleBasedStateMachine):
         self.paused.add(request_id)
 
     @rule()
+    def restart(self) -> None:
+        """Another engine goes on where this one stands."""
+        left = list(self.scheduler.requests)
+        self.model = FakeModel(*self.shape)
+        self.scheduler = Scheduler(self.model)
+        for request_id in left:
+            generate = self.generates[request_id]
+            keys = [(request_id, choice) for choice in range(generate.n)]
+            said = [None if key in self.finished else list(self.said.get(key, [])) for key in keys]
+            self.scheduler.submit(replace(generate, said=said), self.now)
+            self.known[request_id] = len(generate.prompt) + len(next(one for one in said if one is not None))
+            self.restarted.add(request_id)
+            if request_id in self.paused:
+                self.scheduler.pause(request_id, self.now)
+
+    @rule()
     def expire(self) -> None:
         until = self.scheduler.expire(self.now)
         assert until is None or until > self.now
@@ -178,7 +198,7 @@ class Policy(RuleBasedStateMachine):
                 assert (message.id, message.choice) not in self.finished
                 self.finished[message.id, message.choice] = message
             else:
-                assert message.n_total == len(self.generates[message.id].prompt)
+                assert message.n_total == self.known[message.id]
                 assert message.n_cached <= message.n_done <= message.n_total
 
     @invariant()
@@ -217,7 +237,8 @@ class Policy(RuleBasedStateMachine):
         else:
             assert (said, finished.reason) == (tokens, reason)
             assert finished.usage["n_generated"] == len(tokens)
-        assert 0 <= finished.usage["n_cached"] < finished.usage["n_prompt"] == len(generate.prompt)
+        assert finished.usage["n_prompt"] == len(generate.prompt)
+        assert 0 <= finished.usage["n_cached"] < len(generate.prompt) + (request_id in self.restarted)
 
 
 def test_every_answer_is_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
