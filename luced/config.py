@@ -74,6 +74,7 @@ class Config:
     model_dirs: tuple[Path, ...] = ()
     pull_dir: Path = SYSTEM_MODELS
     usual_dirs: tuple[Path, ...] = ()  # searched after model_dirs
+    state_dir: Path = SYSTEM_MODELS.parent
     default_model: str = "smollm2-135m-instruct"
     device: str = "cpu"
     isa: str = "auto"
@@ -112,8 +113,9 @@ class Config:
 def load(**flags: object) -> Config:
     """The settings of this user's daemon; a flag of None was not given. ModelError("bad_config"): file, key, why."""
     home = _home()
-    config_home = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-    pull_dir = _default_pull_dir(home)
+    config_home = _base(home, "XDG_CONFIG_HOME", ".config")
+    pull_dir = _base(home, "XDG_DATA_HOME", ".local/share") / "luce" / "models"
+    state_dir = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]  # of a service of systemd
     given = _Given({"socket": user_socket(), "pull_dir": pull_dir})
     given.add(DEFAULT, {"models": MODELS})
     for path in (SYSTEM_FILE, config_home / "luce" / "luced.toml"):
@@ -124,6 +126,7 @@ def load(**flags: object) -> Config:
         listen_fd=_take_listen_fd(),
         has_journal=bool(os.environ.get("JOURNAL_STREAM")),
         notify_socket=os.environ.pop("NOTIFY_SOCKET", ""),
+        state_dir=Path(state_dir or _base(home, "XDG_STATE_HOME", ".local/state") / "luce"),
         watchdog_s=int(os.environ.pop("WATCHDOG_USEC", "0")) / 1e6,
         aliases=MappingProxyType(given.aliases),
         models=MappingProxyType({name: MappingProxyType(section) for name, section in given.models.items()}),
@@ -137,6 +140,7 @@ def rows(config: Config) -> list[dict[str, Any]]:
     """Each value, where it came from and what it is, for `luced config`."""
     docs = {f.name: f.doc for f in SETTINGS} | {
         "socket": "Where to listen; $LUCE_SOCKET sets it for clients too.",
+        "state_dir": "Where reports of requests that the engine dies of are put, in reports/.",
         "usual_dirs": "Searched after model_dirs; the last is the Hugging Face cache.",
     }
     values = {f.name: getattr(config, f.name) for f in fields(config) if f.name in docs}
@@ -272,16 +276,14 @@ def _home() -> Path:
         return Path("/")
 
 
-def _default_pull_dir(home: Path) -> Path:
-    return Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "luce" / "models"
+def _base(home: Path, variable: str, usual: str) -> Path:
+    return Path(os.environ.get(variable) or home / usual)
 
 
 def _hub_cache(home: Path) -> Path:
     """Where huggingface-hub keeps its cache."""
-    if given := os.environ.get("HF_HUB_CACHE"):
-        return Path(given)
-    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    return Path(os.environ.get("HF_HOME") or cache_home / "huggingface") / "hub"
+    usual = Path(os.environ.get("HF_HOME") or _base(home, "XDG_CACHE_HOME", ".cache") / "huggingface") / "hub"
+    return Path(os.environ.get("HF_HUB_CACHE") or usual)
 
 
 def _plain(value: Any) -> Any:

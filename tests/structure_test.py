@@ -64,7 +64,14 @@ MAY_READ_ENVIRONMENT = {"luced.config", "luce.paths", "luce_shell.environment"}
 # The wall clock may jump: it is for what is shown or kept, never for how long something takes.
 MAY_READ_WALL_CLOCK = {
     *("luced.front.events", "luced.front.methods", "luced.front.resident", "luced.front.residency"),
-    *("luced.gguf.digests", "luced.text.chat", "luce_shell.ask", "luce_shell.log", "luce_shell.luce"),
+    *(
+        "luced.front.report",
+        "luced.gguf.digests",
+        "luced.text.chat",
+        "luce_shell.ask",
+        "luce_shell.log",
+        "luce_shell.luce",
+    ),
 }
 MAY_PRINT = {"luced.cli", "luce_shell"}
 

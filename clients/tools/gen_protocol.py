@@ -29,7 +29,14 @@ ANSWER = {
     "model": "smollm2-135m-instruct",
     "choices": [{"index": 0, "text": "Hi.", "finish": "stop", "tokens": [26843, 30]}],
     "usage": {"prompt": 31, "cached": 30, "generated": 3, "drafted": 0, "accepted": 0},
-    "timings": {"queue_s": 0.0, "load_s": 0.0, "prefill_s": 0.0625, "decode_s": 0.125, "total_s": 0.25},
+    "timings": {
+        "queue_s": 0.0,
+        "load_s": 0.0,
+        "restart_s": 0.0,
+        "prefill_s": 0.0625,
+        "decode_s": 0.125,
+        "total_s": 0.25,
+    },
     "seed": 7,
     "degraded": [],
 }

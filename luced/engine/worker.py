@@ -6,6 +6,7 @@ is not caught: the process ends with the error as its last words, and the front 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import socket
 import time
@@ -210,10 +211,16 @@ class Worker:
         return [link.Refused(name, error.to_wire())]
 
 
-def main(link_fd: int, config: Config) -> None:
-    """The engine process: serves the link until it ends. ModelError: there is no such device."""
+def open_device(config: Config) -> Cpu:
+    """ModelError: there is no such device."""
+    return Cpu(config.isa, config.n_threads)
+
+
+def main(link_fd: int, config: Config, open_device: Callable[[Config], Cpu] = open_device) -> None:
+    """The engine process: serves the link until it ends. ModelError: as open_device."""
+    faulthandler.enable()  # if it dies of a signal, its last words say where
     with socket.socket(fileno=link_fd) as end:
-        device = Cpu(config.isa, config.n_threads)
+        device = open_device(config)
 
         def load(message: link.Load) -> Generator[tuple[int, int], None, Model]:
             return loader.load(

@@ -9,10 +9,10 @@ from typing import Any
 
 from luce.errors import from_wire
 from luced import link
-from luced.errors import EngineError, RequestError
+from luced.errors import RequestError
 from luced.front.call import Call
 from luced.front.choice import Choice, Piece
-from luced.front.request import EngineRequest
+from luced.front.request import EngineRequest, Wait
 from luced.front.resident import Resident
 from luced.front.texts import Text
 from luced.text.fence import Fence
@@ -22,7 +22,6 @@ SAMPLING = {
     "temperature", "top_k", "top_p", "min_p", "typical_p",
     "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias",
 }  # fmt: skip
-MAX_RERUNS = 2  # of a request that had said nothing when the engine died
 
 
 class Answer:
@@ -54,7 +53,6 @@ class Answer:
         # 53 bits: what the numbers of every client's language hold.
         self._seed: int = secrets.randbits(53) if call.params["seed"] is None else call.params["seed"]
         self._with_logprobs = call.params["logprobs"] is not None
-        self._has_spoken = False
         self._load_s = 0.0
         call.model = self.entry.name
 
@@ -80,31 +78,19 @@ class Answer:
         return sum(choice.n_generated for choice in self.choices)
 
     async def run(self) -> dict[str, Any]:
-        """The result of the method. If the engine dies before anything was said, all is done again, unseen.
-
-        EngineError: it died in the middle of the answer, or at every attempt.
-        """
+        """The result of the method. The death of an engine makes it wait."""
         self.call.daemon.answers.add(self)
         try:
-            n_deaths = 0
-            while True:
-                generate = self._request(await self._load())
-                try:
-                    return self._result(await self._generate(generate))
-                except EngineError:
-                    n_deaths += 1
-                    if self._has_spoken or n_deaths > MAX_RERUNS:
-                        raise
+            return self._result(await self._generate(self._request(await self._load())))
         finally:
             self.call.daemon.answers.remove(self)
 
     async def _load(self) -> link.Loaded:
         self._enter("load")
         begin = time.monotonic()
-        try:
-            return await self.call.daemon.residency.loaded(self._resident, self.call.tell_loading)
-        finally:
-            self._load_s += time.monotonic() - begin
+        loaded = await self.call.daemon.residency.loaded(self._resident, self.call.tell_loading)
+        self._load_s = time.monotonic() - begin
+        return loaded
 
     def _request(self, loaded: link.Loaded) -> link.Generate:
         """RequestError: it does not fit the context, or names tokens that the model does not have."""
@@ -114,7 +100,7 @@ class Answer:
         check_tokens("stop_ids", params["stop_ids"], loaded.n_vocab)
         check_tokens("logit_bias", params["logit_bias"], loaded.n_vocab)
         return link.Generate(
-            id=0,  # the supervisor numbers them
+            id=0,  # the roster numbers them
             model=loaded.model,
             prompt=self._prompt.tokens,
             sampling=_sampling(params, self._seed),
@@ -136,13 +122,14 @@ class Answer:
         ]
         self._enter("queue")
         finished: list[link.Finished] = []
-        with self.call.daemon.supervisor.request(generate) as request:
+        with self.call.daemon.supervisor.roster.request(generate) as request:
             self._running = request
             while len(finished) < generate.n:
                 message = await request.receive()
                 match message:
-                    case int():
-                        await self.call.notify("progress", phase="queue", done=message, total=0)
+                    case Wait():
+                        self._enter(message.phase)
+                        await self.call.notify("progress", **message._asdict())
                     case link.Progress():
                         self._enter("prefill")
                         await self.call.notify(
@@ -182,7 +169,6 @@ class Answer:
     async def _show(self, choice: Choice, piece: Piece | None) -> None:
         if piece is None or not self._params["stream"]:
             return
-        self._has_spoken = True
         fields: dict[str, Any] = {"choice": choice.index, "text": piece.text, "tokens": piece.tokens}
         if self._with_logprobs:
             fields["logprobs"] = piece.logprobs
@@ -204,6 +190,7 @@ class Answer:
             "timings": {
                 "queue_s": max(t["queue_s"] for t in timings),
                 "load_s": self._load_s,
+                "restart_s": max(t["restart_s"] for t in timings),
                 "prefill_s": max(t["prefill_s"] for t in timings),
                 "decode_s": max(t["decode_s"] for t in timings),
                 "total_s": self.call.age_s,

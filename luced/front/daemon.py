@@ -63,7 +63,9 @@ class Daemon:
         self.systemd = Systemd(config.notify_socket, config.watchdog_s)
         self.events = Events(self.systemd.watch)
         self.queue = Queue(config.max_queue, config.max_queue_of_user)
-        self.supervisor = Supervisor(engine_command or default_engine_command(config), self.events, config.pause_s)
+        self.supervisor = Supervisor(
+            engine_command or default_engine_command(config), self.events, config.pause_s, config.state_dir / "reports"
+        )
         self.residency = Residency(self.supervisor, config)
         self.answers: set[Answer | Embedding] = set()
         self.sessions: set[Session] = set()

@@ -9,10 +9,10 @@ from typing import Any
 
 from luce.errors import from_wire
 from luced import link
-from luced.errors import EngineError, RequestError
-from luced.front.answers import MAX_RERUNS, check_tokens
+from luced.errors import RequestError
+from luced.front.answers import check_tokens
 from luced.front.call import Call
-from luced.front.request import EngineRequest
+from luced.front.request import EngineRequest, Wait
 from luced.front.resident import Resident
 from luced.front.texts import Text
 
@@ -41,22 +41,14 @@ class Embedding:
         }
 
     async def run(self) -> dict[str, Any]:
-        """The result of the method. If the engine dies all is done again. EngineError: it died at every attempt."""
+        """The result of the method. The death of an engine makes it wait."""
         self.call.daemon.answers.add(self)
         try:
             inputs = await self._tokens(self.call.params["inputs"])
             self.n_prompt = sum(map(len, inputs))
-            n_deaths, load_s = 0, 0.0
-            while True:
-                began_at = time.monotonic()
-                loaded = await self.call.daemon.residency.loaded(self._resident, self.call.tell_loading)
-                load_s += time.monotonic() - began_at
-                try:
-                    return await self._embed(inputs, loaded, load_s)
-                except EngineError:
-                    n_deaths += 1
-                    if n_deaths > MAX_RERUNS:
-                        raise
+            began_at = time.monotonic()
+            loaded = await self.call.daemon.residency.loaded(self._resident, self.call.tell_loading)
+            return await self._embed(inputs, loaded, load_s=time.monotonic() - began_at)
         finally:
             self.call.daemon.answers.remove(self)
 
@@ -80,7 +72,7 @@ class Embedding:
         n_done = 0
         with ExitStack() as stack:
             requests = [
-                stack.enter_context(self.call.daemon.supervisor.request(self._generate(loaded, tokens, pooling)))
+                stack.enter_context(self.call.daemon.supervisor.roster.request(self._generate(loaded, tokens, pooling)))
                 for tokens in inputs
             ]
             self.phase = "queue"
@@ -98,6 +90,7 @@ class Embedding:
             "timings": {
                 "queue_s": max(f.timings["queue_s"] for f in ends),
                 "load_s": load_s,
+                "restart_s": max(f.timings["restart_s"] for f in ends),
                 "prefill_s": max(f.timings["prefill_s"] for f in ends),
                 "decode_s": 0.0,
                 "total_s": self.call.age_s,
@@ -111,7 +104,7 @@ class Embedding:
             raise RequestError("context_too_long", what, n_prompt=len(tokens), n_ctx=loaded.n_ctx)
         session = self.call.session
         return link.Generate(
-            id=0,  # the supervisor numbers them
+            id=0,  # the roster numbers them
             model=loaded.model,
             prompt=tokens,
             sampling=link.Sampling(),
@@ -128,6 +121,9 @@ class Embedding:
         while True:
             message = await request.receive()
             match message:
+                case Wait():
+                    self.phase = message.phase
+                    await self.call.notify("progress", **message._asdict())
                 case link.Progress():
                     self.phase = "prefill"
                     await self.call.notify(

@@ -17,7 +17,7 @@ from luce.errors import LuceError
 from luced import link
 from luced.front.journal import entry
 
-LAST_LINES = 3  # of output, kept for the error that tells of the engine's end
+LAST_LINES = 40  # of output, kept for the error and the report that tell of the engine's end
 EXIT_S = 1.0  # from the end of the link to the end of the process
 
 log = logging.getLogger("luced.engine")

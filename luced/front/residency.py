@@ -20,13 +20,14 @@ from luce.errors import LuceError, from_wire
 from luce.fields import seconds
 from luced import link
 from luced.config import Config
-from luced.errors import EngineError, RequestError
+from luced.errors import RequestError
+from luced.front.death import MAX_KILLS, Death
 from luced.front.journal import entry as line
 from luced.front.resident import Resident, n_bytes
 from luced.front.supervisor import Supervisor
 from luced.gguf.catalogue import Entry
 
-MAX_DEATHS = 2  # of the engine while it loads one model; then the load has failed
+MAX_FAULTS = 2  # of the engine in a row while it loads one model; then the load has failed
 
 log = logging.getLogger("luced.residency")
 
@@ -125,6 +126,10 @@ class Residency:
         await self._unload(resident).wait()
         return True
 
+    @property
+    def is_loading(self) -> bool:
+        return any(resident.loaded is None for resident in self.residents.values())
+
     def state(self, name: str) -> str:
         resident = self.residents.get(name)
         if resident is None:
@@ -142,17 +147,18 @@ class Residency:
         for resident in sorted(self.residents.values(), key=lambda r: (r.n_users > 0, r.used_at), reverse=True):
             self._load(resident)
 
-    def engine_lost(self, error: EngineError, hopeless: bool) -> None:
+    def engine_lost(self, death: Death, hopeless: bool) -> None:
         for leaving in self._leaving.values():
             for gone in leaving:
                 gone.set()
         self._leaving.clear()
         for resident in list(self.residents.values()):
+            deaths = resident.deaths
             if resident.loaded is None and resident.total_bytes:
-                resident.n_deaths += 1
+                deaths.count(death)
             resident.loaded, resident.done_bytes, resident.total_bytes = None, 0, 0
-            if hopeless or resident.n_deaths >= MAX_DEATHS:
-                self._drop(resident, error)
+            if hopeless or deaths.n_faults >= MAX_FAULTS or deaths.n_kills >= MAX_KILLS:
+                self._drop(resident, death.error(deaths.n))
 
     def receive(self, message: link.Loading | link.Loaded | link.Unloaded | link.Refused) -> None:
         name = message.model
@@ -170,7 +176,9 @@ class Residency:
                 resident.done_bytes, resident.total_bytes = message.done_bytes, message.total_bytes
                 resident.change()
             case link.Loaded():
-                resident.loaded, resident.since, resident.n_deaths = message, time.time(), 0
+                resident.loaded, resident.since = message, time.time()
+                resident.had_ctx = message.n_ctx
+                resident.deaths.forget()
                 log.info(line("loaded", model=name, context=message.n_ctx, load_s=message.load_s))
                 if not resident.n_users and resident.leaves_at == math.inf:
                     self._leave_later(resident)
@@ -179,13 +187,13 @@ class Residency:
                 self._refused(resident, from_wire(message.error))
 
     def _load(self, resident: Resident) -> None:
-        self._supervisor.send(link.Load(resident.name, str(resident.entry.path), resident.n_ctx, resident.kv_type))
+        n_ctx = resident.n_ctx or resident.had_ctx  # requests that it had count on that
+        self._supervisor.send(link.Load(resident.name, str(resident.entry.path), n_ctx, resident.kv_type))
 
     def _unload(self, resident: Resident) -> trio.Event:
         """The event is set when its memory is free. Who waits for it gets an error, as do its requests."""
         del self.residents[resident.name]
-        resident.error = RequestError("cancelled", f"{resident.name} was unloaded")
-        resident.change()
+        self._end(resident, RequestError("cancelled", f"{resident.name} was unloaded"))
         gone = trio.Event()
         if self._supervisor.ready is None:
             gone.set()
@@ -216,8 +224,13 @@ class Residency:
     def _drop(self, resident: Resident, error: LuceError) -> None:
         log.error(line("not loaded", model=resident.name, error=error.name, message=error))
         del self.residents[resident.name]
+        self._end(resident, error)
+
+    def _end(self, resident: Resident, error: LuceError) -> None:
+        """Who waits for it gets the error."""
         resident.error = error
         resident.change()
+        self._supervisor.roster.end(resident.name, error)
 
     def _leave_later(self, resident: Resident) -> None:
         """Its time begins, unless requests hold it."""

@@ -11,6 +11,7 @@ import trio
 
 from luce.errors import LuceError
 from luced import link
+from luced.front.death import Deaths
 from luced.gguf.catalogue import Entry
 
 
@@ -30,7 +31,8 @@ class Resident:
     n_users: int = 0  # requests that hold it
     used_at: float = 0.0  # when the last one let go
     leaves_at: float = math.inf
-    n_deaths: int = 0
+    had_ctx: int = 0  # with how much context it was loaded the last time
+    deaths: Deaths = field(default_factory=Deaths)  # of the engine while it loaded it
     changed: trio.Event = field(default_factory=trio.Event)
 
     @property

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import trio
 
 from luced import link
-from luced.errors import EngineError
+from luced.errors import EngineError, RequestError
+from luced.front import report
+from luced.front.death import MAX_KILLS, Death, Deaths
 from luced.front.events import Events
 from luced.front.journal import entry
-from luced.front.process import EngineProcess, describe_exit
+from luced.front.process import EngineProcess
 from luced.front.request import EngineRequest
+from luced.front.roster import Roster
 
-BACKOFF_S = (0.0, 0.0, 0.2, 1.0, 5.0)  # before the next start, by the number of short lives in a row
-SHORT_LIFE_S = 10.0
-HOPELESS = 3  # starts in a row that failed; from then on nobody is kept waiting
+BACKOFF_S = (0.0, 0.0, 0.2, 1.0, 5.0)  # before the next start, by the number of vain lives in a row
+LONG_LIFE_S = 10.0  # not in vain, even if no request has got on in it
+MAX_FAILED_STARTS = 3  # in a row; from then on nobody is kept waiting
 STOP_S = 3.0  # from Stop to the end of the process
 
 log = logging.getLogger("luced.supervisor")
@@ -30,48 +32,38 @@ class Models(Protocol):
     """Who is told of models and of the engine's lives (luced.front.residency)."""
 
     def engine_ready(self) -> None: ...
-    def engine_lost(self, error: EngineError, hopeless: bool) -> None: ...
+    def engine_lost(self, death: Death, hopeless: bool) -> None: ...
     def receive(self, message: link.Loading | link.Loaded | link.Unloaded | link.Refused) -> None: ...
+    def state(self, name: str) -> str: ...
+    @property
+    def is_loading(self) -> bool: ...
 
 
 class Supervisor:
     """`state` is starting, ready, failed (it does not start, but is still tried) or stopped."""
 
-    def __init__(self, command: Sequence[str], events: Events, pause_s: float) -> None:
+    models: Models  # who sets it is told
+
+    def __init__(self, command: Sequence[str], events: Events, pause_s: float, report_dir: Path) -> None:
+        """`pause_s`: as of Roster. `report_dir`: for reports of requests that the engine dies of."""
         self.events = events
-        self.pause_s = pause_s  # that the engine keeps the pages of a request whose reader is slow
+        self.roster = Roster(self.send, lambda name: self.models.state(name), lambda: self.models.is_loading, pause_s)
         self.state = "starting"
         self.ready: link.Ready | None = None
         self.n_restarts = 0
-        self.models: Models | None = None
         self._command = command
+        self._report_dir = report_dir
         self._engine: EngineProcess | None = None
-        self._requests: dict[int, EngineRequest] = {}
         self._ids = itertools.count(1)
         self._asked: dict[int, trio.Event] = {}  # for the engine's state
         self._states: dict[int, dict[str, Any]] = {}
-        self._last_failure = ""
+        self._last_death: Death | None = None
         self._stopping = trio.Event()
 
     def send(self, message: link.Message) -> None:
         """What is sent while no engine is ready is lost; whoever sent it is told by engine_lost or engine_ready."""
         if self._engine is not None and self.ready is not None:
             self._engine.send(message)
-
-    @contextmanager
-    def request(self, generate: link.Generate) -> Iterator[EngineRequest]:
-        """Hands a request to the engine under a new id. However the block is left, the engine forgets what had not
-        ended. EngineError: there is no engine."""
-        if self.ready is None:
-            raise self.failure()
-        generate = replace(generate, id=next(self._ids))
-        request = self._requests[generate.id] = EngineRequest(self, generate)
-        self.send(generate)
-        try:
-            yield request
-        finally:
-            if self._requests.pop(request.id, None) is not None:
-                self.send(link.Abandon(request.id))
 
     async def ask_state(self, wait_s: float) -> dict[str, Any] | None:
         """What the engine says of its models (link.State); None: it is not ready, or does not answer in time."""
@@ -98,23 +90,29 @@ class Supervisor:
             "isa": ready.isa if ready else None,
             "threads": ready.n_threads if ready else None,
             "restarts": self.n_restarts,
-            "last_failure": self._last_failure,
+            "last_failure": self._last_death.cause if self._last_death else "",
         }
 
     def failure(self) -> EngineError:
-        return EngineError("engine_failed", f"the engine {self._last_failure or 'has not started yet'}")
+        """It does not start."""
+        assert self._last_death is not None
+        return self._last_death.error()
 
     async def run(self) -> None:
-        n_short = n_failed = 0
+        n_vain, starts = 0, Deaths()
         while not self._stopping.is_set():
             started_at = trio.current_time()
-            was_ready = await self._live()
+            death = await self._live()
             if self._stopping.is_set():
                 break
-            n_short = n_short + 1 if trio.current_time() - started_at < SHORT_LIFE_S else 0
-            n_failed = 0 if was_ready else n_failed + 1
-            self._lost(hopeless=n_failed >= HOPELESS)
-            with trio.move_on_after(BACKOFF_S[min(n_short, len(BACKOFF_S) - 1)]):
+            was_vain = not self.roster.has_got_on and trio.current_time() - started_at < LONG_LIFE_S
+            n_vain = n_vain + 1 if was_vain else 0
+            if death.was_ready:
+                starts.forget()
+            else:
+                starts.count(death)
+            await self._lose(death, hopeless=starts.n_faults >= MAX_FAILED_STARTS or starts.n_kills >= MAX_KILLS)
+            with trio.move_on_after(BACKOFF_S[min(n_vain, len(BACKOFF_S) - 1)]):
                 await self._stopping.wait()
             self.n_restarts += 1
         self.state = "stopped"
@@ -123,38 +121,44 @@ class Supervisor:
         """Ends the engine; `run` returns."""
         self._stopping.set()
 
-    async def _live(self) -> bool:
-        """One life of the engine, from start to end. True: it was ready."""
+    async def _live(self) -> Death:
+        """One life of the engine, from start to end."""
         try:
             self._engine = engine = await EngineProcess.start(self._command)
         except OSError as error:
-            self._last_failure = f"cannot be started: {error.strerror}"
-            return False
+            return Death(None, False, (error.strerror or type(error).__name__,))
+        status = 0
         with trio.CancelScope() as life:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._end_when_stopped, engine, life)
                 status = await engine.run(self._receive)
-                self._last_failure = describe_exit(status)
-                if self.ready is None and engine.last_lines:
-                    self._last_failure += " before it was ready; it said: " + " | ".join(engine.last_lines)
                 nursery.cancel_scope.cancel()
         was_ready, self.ready, self._engine = self.ready is not None, None, None
-        return was_ready
+        return Death(status, was_ready, tuple(engine.last_lines))
 
     async def _end_when_stopped(self, engine: EngineProcess, life: trio.CancelScope) -> None:
         await self._stopping.wait()
         engine.send(link.Stop())
         life.deadline = trio.current_time() + STOP_S
 
-    def _lost(self, hopeless: bool) -> None:
+    async def _lose(self, death: Death, hopeless: bool) -> None:
         self.state = "failed" if hopeless else "starting"
-        log.error(entry("the engine is lost", requests=len(self._requests), failure=self._last_failure))
-        self.events.publish("degradations", "engine_lost", failure=self._last_failure, requests=len(self._requests))
-        requests, self._requests = self._requests, {}
-        for request in requests.values():
-            request.lose()
-        if self.models is not None:
-            self.models.engine_lost(self.failure(), hopeless)
+        self._last_death = death
+        log.error(entry("the engine is lost", requests=len(self.roster), failure=death.cause))
+        self.events.publish("degradations", "engine_lost", failure=death.cause, requests=len(self.roster))
+        blamed = self.roster.lose(death, self.n_restarts + 1)
+        self.models.engine_lost(death, hopeless)
+        if blamed is not None:
+            await self._refuse(blamed, death)
+
+    async def _refuse(self, request: EngineRequest, death: Death) -> None:
+        """The engine dies of this request, also when it has no other."""
+        facts = {"failure": death.cause, "last_lines": death.last_lines, "request": request.describe()}
+        name = await trio.to_thread.run_sync(report.write, self._report_dir, facts)
+        log.error(entry("a request is refused: the engine dies of it", model=request.generate.model, report=name))
+        self.events.publish("degradations", "request_refused", model=request.generate.model, report=name)
+        what = f"the engine dies of this request: it {death.cause}, also when it worked on nothing else"
+        request.fail(RequestError("engine_crash", what, report=name))
 
     def _receive(self, message: link.Message) -> None:
         match message:
@@ -162,22 +166,22 @@ class Supervisor:
                 self.ready, self.state = message, "ready"
                 device = message.device_name
                 log.info(entry("the engine is ready", engine=message.pid, device=device, isa=message.isa))
-                if self.models is not None:
-                    self.models.engine_ready()
+                self.models.engine_ready()
             case link.Loading() | link.Loaded() | link.Unloaded() | link.Refused():
                 self._publish(message)
-                if self.models is not None:
-                    self.models.receive(message)
+                self.models.receive(message)
+                if isinstance(message, link.Loading):
+                    self.roster.tell_loading(message)
+                else:
+                    self.roster.dispatch()
             case link.Queued():
-                for n_ahead, request_id in enumerate(message.ids):
-                    if request := self._requests.get(request_id):
-                        request.move(n_ahead)
+                self.roster.move(message)
             case link.State():
                 if message.id in self._asked:
                     self._states[message.id] = message.state
                     self._asked[message.id].set()
             case link.Progress() | link.Tokens() | link.Embedded() | link.Finished() | link.Failed():
-                self._deliver(message)
+                self.roster.deliver(message)
             case _:
                 raise TypeError(f"the engine does not say {type(message).__name__}")
 
@@ -191,13 +195,3 @@ class Supervisor:
             case link.Refused():
                 facts |= {"error": message.error["name"], "message": message.error["message"]}
         self.events.publish("models", type(message).__name__.lower(), **facts)
-
-    def _deliver(self, message: link.Progress | link.Tokens | link.Embedded | link.Finished | link.Failed) -> None:
-        request = self._requests.get(message.id)
-        if request is None:  # it was abandoned
-            return
-        request.deliver(message)
-        if isinstance(message, link.Finished):
-            request.n_open -= 1
-        if isinstance(message, link.Failed) or request.n_open == 0:
-            del self._requests[message.id]

@@ -28,7 +28,7 @@ LOADED = {
     "requests": 2,
 }
 USAGE = {"prompt": 9, "cached": 4, "generated": 2, "drafted": 0, "accepted": 0}
-TIMINGS = {"queue_s": 0.0, "load_s": 0.5, "prefill_s": 0.25, "decode_s": 0.125, "total_s": 0.875}
+TIMINGS = {"queue_s": 0.0, "load_s": 0.5, "restart_s": 0.0, "prefill_s": 0.25, "decode_s": 0.125, "total_s": 0.875}
 
 
 class FakeDaemon:

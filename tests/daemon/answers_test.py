@@ -1,9 +1,8 @@
-"""The whole daemon with its real engine: same tokens alone and in company, deaths, a raw client."""
+"""The whole daemon with its real engine: same tokens alone and in company, a raw client."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -126,23 +125,6 @@ def test_a_raw_client_streams_and_cancels(served: Served) -> None:
                 ends[message[1]] = message[2:]
         assert ends[3] == [None, {"cancelled": True}]
         assert ends[2][0]["name"] == "cancelled"
-
-
-def test_the_engine_may_be_killed(served: Served) -> None:
-    with served.client() as client:
-        expected = answer(served, "hello", temperature=0.0)
-        stream = client.complete("the model", ignore_eos=True)
-        pieces = iter(stream)
-        next(pieces)
-        os.kill(served.engine_pid(), signal.SIGKILL)
-        with pytest.raises(LuceError) as failure:
-            list(pieces)
-        assert failure.value.name == "engine_failed"
-        assert "SIGKILL" in str(failure.value)
-        assert answer(served, "hello", temperature=0.0) == expected
-        engine = client.status().engine
-        assert engine.state == "ready"
-        assert engine.restarts == 1
 
 
 def test_shutdown_tells_who_waits(tiny: Path, tmp_path: Path) -> None:

@@ -82,9 +82,8 @@ def test_the_log_names_the_request_and_has_no_prompt(tmp_path: Path, monkeypatch
         pieces = iter(stream)
         next(pieces)
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(luce.LuceError, match="SIGKILL"):
-            list(pieces)
-        assert served.wait_for("engine_failed").startswith("<6>luced.session: chat ended request=1/4 uid=")
+        list(pieces)
+        assert served.wait_for("chat ended request=1/4 uid=").startswith("<6>luced.session: ")
         assert served.wait_for("engine is lost").startswith("<3>luced.supervisor: ")
     assert "chat ended request=1/2 uid=" in "".join(served.lines)
     assert "xyzzy" not in "".join(served.lines)

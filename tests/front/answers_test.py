@@ -54,7 +54,7 @@ async def test_an_answer_streams_and_ends_with_a_result(client: Client) -> None:
         {"index": 0, "text": "hello you", "finish": "length", "tokens": [3 + b for b in b"hello you"]}
     ]
     assert result["usage"] == {"prompt": 13, "cached": 1, "generated": 9, "drafted": 0, "accepted": 0}
-    assert result["timings"].keys() == {"queue_s", "load_s", "prefill_s", "decode_s", "total_s"}
+    assert result["timings"].keys() == {"queue_s", "load_s", "restart_s", "prefill_s", "decode_s", "total_s"}
     assert (result["model"], result["seed"], result["degraded"]) == ("tiny", 7, [])
 
 

@@ -1,13 +1,15 @@
 """An engine of no cost, for tests of the front: it speaks luced.link, and does what the prompt tells it to.
 
 The prompt (the last message of a chat, or all of a prompt) is words with `;` between them:
-    say:TEXT    says the bytes of TEXT (_ is a space, \\x.. a byte), one token each
+    say:TEXT    says the bytes of TEXT (_ is a space, \\x.. a byte), one token each; say:TEXT*N: N times
     wait        says nothing more until another request says `go`
     hold        as the first word: waits like that before it has begun
     go          lets all go on that wait
     queue       tells the others that wait that they are a queue
     die         kills the engine, but only once: then the file DIED is there
     die!        kills the engine
+    fault       the engine dies of SIGSEGV, but only once: then the file FAULTED is there
+    fault!      the engine dies of SIGSEGV
     fail        ends the request with the error no_memory
     echo        says the Generate as JSON
     log         says what the engine was told, as JSON
@@ -50,6 +52,7 @@ class FakeEngine:
         self.log: list[str] = []
         self.loaded: list[str] = []
         self.waiting: dict[int, Iterator[None]] = {}
+        self.said: dict[int, list[int]] = {}  # tokens of each choice that were said to another engine
 
     def main(self) -> None:
         self.send(link.Ready(os.getpid(), "cpu", "fake", "baseline", 1))
@@ -98,7 +101,7 @@ class FakeEngine:
             self.send(link.Refused(load.model, LuceError("bad_model_file", "bad.gguf is bad").to_wire()))
             return
         if load.model == "deadly":
-            die()
+            die(signal.SIGSEGV)
         if load.model == "slow":
             (self.folder / "go").open().close()
         self.loaded.append(load.model)
@@ -118,18 +121,23 @@ class FakeEngine:
             self.waiting.pop(request, None)
 
     def run(self, generate: link.Generate) -> Iterator[None]:
-        """Yields where it waits."""
+        """Yields where it waits. What it has said before is not said again."""
+        self.said[generate.id] = [len(said or ()) for said in generate.said or [[]] * generate.n]
         if script(generate.prompt)[0] == "hold":
             yield
         self.send(link.Progress(generate.id, len(generate.prompt), len(generate.prompt), 1))
         for choice in range(generate.n):
+            if generate.said and generate.said[choice] is None:
+                continue
             n_left = generate.max_tokens
             for word in script(generate.prompt):
                 name, _, text = word.partition(":")
                 reason, said = "", b""
                 match name:
                     case "say":
+                        text, _, n_times = text.partition("*")
                         said = text.replace("_", " ").encode().decode("unicode_escape").encode("latin-1")
+                        said *= int(n_times or 1)
                     case "echo":
                         said = json.dumps(asdict(generate)).encode()
                     case "log":
@@ -146,6 +154,11 @@ class FakeEngine:
                         die()
                     case "die!":
                         die()
+                    case "fault" if not (self.folder / "FAULTED").exists():
+                        (self.folder / "FAULTED").touch()
+                        die(signal.SIGSEGV)
+                    case "fault!":
+                        die(signal.SIGSEGV)
                     case "fail":
                         error = LuceError("no_memory", "there is no memory")
                         self.send(link.Failed(generate.id, error.to_wire()))
@@ -166,6 +179,9 @@ class FakeEngine:
             self.finish(generate.id, choice, reason, generate.max_tokens - n_left)
 
     def say(self, generate: link.Generate, choice: int, token: int) -> None:
+        if self.said[generate.id][choice]:
+            self.said[generate.id][choice] -= 1
+            return
         n = generate.sampling.n_logprobs
         logprobs = [[-0.5, [[token, -0.5]] * n]] if n >= 0 else None
         self.send(link.Tokens(generate.id, choice, [token], logprobs))
@@ -181,8 +197,8 @@ def script(prompt: list[int]) -> list[str]:
     return (in_chat[-1] if in_chat else text).split(";")
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def die(of: signal.Signals = signal.SIGKILL) -> None:
+    os.kill(os.getpid(), of)
     signal.pause()
 
 

@@ -199,18 +199,21 @@ async def queued(client: Client, request: int) -> dict[str, Any]:
 async def test_a_slow_reader_pauses_its_request_in_the_engine(tmp_path: Path) -> None:
     async with running(tmp_path, pause_s=7) as house:
         client, other = await house.connect(), await house.connect()
-        request = await client.send("complete", prompt="say:a", max_tokens=1500)
+        request = await client.send("complete", prompt="say:a*1499;wait", max_tokens=1500)
         await until(lambda: any(a.describe()["phase"] == "paused" for a in house.daemon.answers))
         assert (await other.call("status"))["requests"][0]["phase"] == "paused"
         log = await engine_log(house)
         assert "Pause 1 7" in log
         assert "Resume 1" not in log
         assert await other.call("complete", prompt="say:b", max_tokens=1)
+        for _ in range(1499):
+            await client.note(request, "text")
+        assert "Resume 1" in await engine_log(house)
+        await other.call("complete", prompt="go", max_tokens=0)
         error, result = await client.response(request)
         assert error is None
         assert result is not None
-        assert len(client.text(request)) == 1500
-        assert "Resume 1" in await engine_log(house)
+        assert len(result["choices"][0]["text"]) == 1500
 
 
 async def test_who_reads_is_not_paused(tmp_path: Path) -> None:

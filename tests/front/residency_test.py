@@ -17,13 +17,14 @@ from luce.errors import LuceError
 from luced import link
 from luced.config import Config
 from luced.errors import EngineError
+from luced.front.death import Death
 from luced.front.residency import Residency
 from luced.front.resident import Resident
 from luced.front.supervisor import Supervisor
 from luced.gguf.catalogue import Entry
 
 MODEL_BYTES = 100
-DEATH = EngineError("engine_failed", "it died")
+DEATH = Death(-9, was_ready=True)
 
 
 class Engine:
@@ -36,9 +37,14 @@ class Engine:
         self.state = "ready"
         self.ready: object | None = self
         self.residency: Residency
+        self.roster = self
+        self.ended: list[str] = []  # models whose waiting requests were told that it is not there
+
+    def end(self, model: str, error: LuceError) -> None:
+        self.ended.append(model)
 
     def failure(self) -> EngineError:
-        return DEATH
+        return DEATH.error()
 
     def send(self, message: link.Message) -> None:
         match message:
@@ -271,7 +277,7 @@ async def test_a_restart_leaves_models_and_their_time_as_they_were(autojump_cloc
         await pause(40)
         two.engine.told.clear()
         two.engine.restart()
-        assert two.engine.told == ["load b 32 q8_0", "load a 0 f16"]  # the one that is used first
+        assert two.engine.told == ["load b 32 q8_0", "load a 64 f16"]  # the one that is used first
     assert two.engine.held == {"a", "b"}
     await pause(61)
     assert two.engine.held == {"b"}

@@ -40,6 +40,7 @@ CODES: tuple[Code, ...] = (
     Code(211, "cancelled", "caller", "none: the request was cancelled"),
     Code(212, "not_running", "caller", "start the daemon: `luced serve`"),
     Code(213, "too_slow", "caller", "read what is sent, or subscribe to less"),
+    Code(214, "engine_crash", "caller", "change the request; the daemon's operator finds a report of it"),
     Code(300, "bad_model_file", "operator", "replace the file; `luced models --check` tells what is wrong with it"),
     Code(301, "unsupported_model", "operator", "use one of another architecture: `luced models --architectures`"),
     Code(302, "no_memory", "operator", "use a smaller model or context, or free memory"),

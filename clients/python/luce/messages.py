@@ -85,9 +85,9 @@ NOTIFICATIONS = (
         "What the request is waiting for, in real numbers.",
         (
             Field("id", "int", "The request."),
-            Field("phase", "str", "What is waited for.", choices=("load", "queue", "prefill")),
-            Field("done", "int", "Bytes (load), requests ahead (queue) or tokens (prefill)."),
-            Field("total", "int", "Bytes or tokens in all; 0 for queue."),
+            Field("phase", "str", "What is waited for.", choices=("load", "queue", "prefill", "restart")),
+            Field("done", "int", "Bytes (load), requests ahead (queue), tokens (prefill) or engines lost (restart)."),
+            Field("total", "int", "Bytes or tokens in all; 0 for queue and restart."),
             Field("cached", "int", "Prompt tokens that came from the cache.", 0),
         ),
     ),

@@ -33,7 +33,8 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total`: bytes (load), requests ahead (queue; total is 0) or prompt tokens (prefill)."""
+    """`done` of `total`: bytes (load), requests ahead (queue; total is 0), tokens (prefill), or how often the engine
+    has been started again (restart)."""
 
     phase: str
     done: int
@@ -82,6 +83,7 @@ class Timings:
     prefill_s: float
     decode_s: float
     total_s: float
+    restart_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Running:
-    """A request that has not ended. phase: load | queue | prefill | decode | paused."""
+    """A request that has not ended. phase: load | queue | prefill | decode | paused | restart."""
 
     id: int
     client: str

@@ -40,6 +40,7 @@ TYPES = (
         Field("prefill_s", "float", "Reading the prompt."),
         Field("decode_s", "float", "From the first generated token to the last."),
         Field("total_s", "float", "From the arrival of the request to its end."),
+        Field("restart_s", "float", "Waiting for an engine that died and was started again."),
     )),
     Type("Limits", "What a connection may do; more is the error too_large or busy.", (
         Field("frame_bytes", "int", "Bytes of one frame."),
@@ -103,7 +104,7 @@ TYPES = (
         Field("id", "int", "On its connection."),
         Field("client", "str", "As its hello said."),
         Field("model", "str", "Who answers."),
-        Field("phase", "str", "How far it is.", choices=("load", "queue", "prefill", "decode", "paused")),
+        Field("phase", "str", "How far it is.", choices=("load", "queue", "prefill", "decode", "paused", "restart")),
         Field("prompt", "int", "Tokens of the prompt."),
         Field("generated", "int", "Tokens of the answers so far."),
         Field("age_s", "float", "Seconds since it came."),

@@ -94,6 +94,8 @@ def describe(progress: Progress, rate: float) -> str:
         return f"loading the model: {_gigabytes(progress.done)} of {_gigabytes(progress.total)} GB{speed}"
     if progress.phase == "queue":
         return f"waiting: {progress.done} {'request' if progress.done == 1 else 'requests'} ahead"
+    if progress.phase == "restart":
+        return "the engine has died and is started again"
     cached = f" ({progress.cached} cached)" if progress.cached else ""
     speed = f", {rate:.0f} tokens/s" if rate > 0 else ""
     return f"reading the question: {progress.done} of {progress.total} tokens{cached}{speed}"

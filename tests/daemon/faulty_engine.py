@@ -1,0 +1,21 @@
+"""The engine with a faulty device: faulty_engine.py HOW STEP TOKEN --link-fd N (see luced.device.faulty.Fault)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import cast
+
+from luced.config import Config
+from luced.device.cpu import Cpu
+from luced.device.faulty import Fault, Faulty
+from luced.engine.worker import main
+
+
+def open_faulty(config: Config) -> Cpu:
+    how, step, token = sys.argv[1:4]
+    return cast(Cpu, Faulty(Cpu(n_threads=config.n_threads), Fault(how, int(step), int(token))))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[-1]), Config(Path(), n_threads=1), open_faulty)
