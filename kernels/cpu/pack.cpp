@@ -1,10 +1,11 @@
-// pack.cpp: luce_packed_bytes and luce_pack; the layout is described in pack.h. F32, F16 and BF16 are not packed.
+// pack.cpp: luce_packed_bytes and luce_pack; the layouts are described in pack.h and pack_floats.h.
 
 #include "pack.h"
 
 #include <algorithm>
 
 #include "context.h"
+#include "pack_floats.h"
 
 namespace luce {
 namespace {
@@ -72,21 +73,38 @@ void pack_tile(const luce_tensor &weight, int64_t tile, uint8_t *out) {
   }
 }
 
+// How weights of one type and width are packed, tile by tile.
+struct Packing {
+  int64_t block;  // values that belong together; 0: it is no weight type
+  int64_t tile_bytes;
+  void (*pack)(const luce_tensor &weight, int64_t tile, uint8_t *out);
+};
+
+Packing packing_of(const luce_tensor &weight) {
+  const int64_t K = weight.ne[0];
+  if (is_float(weight.type)) return {1, float_tile_bytes(weight.type, K), pack_float_tile};
+  Packing packing = {};
+  with_block(weight.type, [&](auto block_of) {
+    constexpr Format f = decltype(block_of)::format;
+    packing = {f.values, tile_bytes(f, K), pack_tile<decltype(block_of)>};
+  });
+  return packing;
+}
+
 }  // namespace
 }  // namespace luce
 
 extern "C" luce_status luce_packed_bytes(luce_context *context, const luce_tensor *weight, int64_t *out_bytes) {
   *out_bytes = 0;
-  const int64_t K = weight->ne[0], N = weight->ne[1];
-  if (weight->type == LUCE_F32 || weight->type == LUCE_F16 || weight->type == LUCE_BF16) return LUCE_OK;
-  bool whole = true;
-  const bool known = luce::with_block(weight->type, [&](auto block_of) {
-    constexpr luce::Format f = decltype(block_of)::format;
-    whole = K % f.values == 0;
-    *out_bytes = luce::n_tiles(N) * luce::tile_bytes(f, K);
-  });
-  if (!known) return context->fail(LUCE_UNSUPPORTED, "type " + std::to_string(weight->type) + " is no weight type");
-  if (!whole) return context->fail(LUCE_BAD_ARGUMENT, "a row of " + std::to_string(K) + " values is not whole blocks");
+  const int64_t K = weight->ne[0];
+  const luce::Packing packing = luce::packing_of(*weight);
+  if (packing.block == 0) {
+    return context->fail(LUCE_UNSUPPORTED, "type " + std::to_string(weight->type) + " is no weight type");
+  }
+  if (K % packing.block != 0) {
+    return context->fail(LUCE_BAD_ARGUMENT, "a row of " + std::to_string(K) + " values is not whole blocks");
+  }
+  *out_bytes = luce::n_tiles(weight->ne[1]) * packing.tile_bytes;
   return LUCE_OK;
 }
 
@@ -95,21 +113,18 @@ extern "C" luce_status luce_pack(luce_context *context, const luce_tensor *weigh
   int64_t bytes = 0;
   const luce_status status = luce_packed_bytes(context, weight, &bytes);
   if (status != LUCE_OK) return status;
-  if (bytes == 0) return context->fail(LUCE_UNSUPPORTED, "this type is read as it is, not packed");
   if (weight->layout != LUCE_ROWS) return context->fail(LUCE_BAD_ARGUMENT, "this weight is packed already");
   if (row_begin < 0 || row_begin % luce::kTileRows != 0 || row_end < row_begin || row_end > weight->ne[1]) {
     return context->fail(LUCE_BAD_ARGUMENT, "rows to pack begin at a multiple of 16 and lie within the weight");
   }
-  luce::with_block(weight->type, [&](auto block_of) {
-    auto job = [&](int index) {
-      const int64_t first = row_begin / luce::kTileRows, n = luce::n_tiles(row_end) - first;
-      const luce::Range tiles = luce::share(n, index, context->threads.count());
-      for (int64_t tile = first + tiles.begin; tile < first + tiles.end; ++tile) {
-        const int64_t offset = tile * luce::tile_bytes(decltype(block_of)::format, weight->ne[0]);
-        luce::pack_tile<decltype(block_of)>(*weight, tile, static_cast<uint8_t *>(packed) + offset);
-      }
-    };
-    context->threads.run([](void *data, int index) { (*static_cast<decltype(job) *>(data))(index); }, &job);
-  });
+  const luce::Packing packing = luce::packing_of(*weight);
+  auto job = [&](int index) {
+    const int64_t first = row_begin / luce::kTileRows, n = luce::n_tiles(row_end) - first;
+    const luce::Range tiles = luce::share(n, index, context->threads.count());
+    for (int64_t tile = first + tiles.begin; tile < first + tiles.end; ++tile) {
+      packing.pack(*weight, tile, static_cast<uint8_t *>(packed) + tile * packing.tile_bytes);
+    }
+  };
+  context->threads.run([](void *data, int index) { (*static_cast<decltype(job) *>(data))(index); }, &job);
   return LUCE_OK;
 }

@@ -24,22 +24,16 @@ def _packed(raw: Array, cuts: list[int], n_threads: int) -> bytes:
     return packed.tobytes()
 
 
-@pytest.mark.parametrize("type_", QUANTISED, ids=lambda type_: type_.name)
+@pytest.mark.parametrize("type_", (*FLOATS, *QUANTISED), ids=lambda type_: type_.name)
 def test_packed_in_parts_is_packed_at_once(type_: abi.Type) -> None:
     raw = weight(np.random.default_rng(0), type_, 53, 512)
     assert _packed(raw, [0, 16, 48, 53], 2) == _packed(raw, [0, 53], 1)
 
 
-@pytest.mark.parametrize("type_", QUANTISED, ids=lambda type_: type_.name)
+@pytest.mark.parametrize("type_", (*FLOATS, *QUANTISED), ids=lambda type_: type_.name)
 def test_packed_size_is_near_the_files(type_: abi.Type) -> None:
     raw = weight(np.random.default_rng(0), type_, 64, 4096)
     assert raw.nbytes <= context(ISA, 1).packed_bytes(tensor(raw)) <= SPELLED_OUT.get(type_.name, 1.04) * raw.nbytes
-
-
-@pytest.mark.parametrize("type_", FLOATS, ids=lambda type_: type_.name)
-def test_floats_are_not_packed(type_: abi.Type) -> None:
-    raw = weight(np.random.default_rng(0), type_, 16, 64)
-    assert context(ISA, 1).packed_bytes(tensor(raw)) == 0
 
 
 @pytest.mark.parametrize(("begin", "end"), [(8, 32), (0, 54), (-16, 16), (32, 16)])
