@@ -9,6 +9,7 @@
 #include "kernel.h"
 #include "pack_floats.h"
 #include "simd.h"
+#include "unrolled.h"
 
 namespace luce::LUCE_ISA {
 

@@ -29,18 +29,6 @@ typedef uint16_t U16 __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t Half __attribute__((vector_size(2 * kLanes)));  // kLanes F16 or BF16 values, as bits
 typedef int8_t Bytes __attribute__((vector_size(kLanes)));       // kLanes 8-bit values
 
-// f<0>(), f<1>(), ... f<n - 1>(). GCC 12 keeps an array of vectors in registers only where every index is a constant
-// from the start, which a loop's is not, however it is unrolled later.
-template <class F, int... i>
-LUCE_INLINE void unrolled(F f, std::integer_sequence<int, i...>) {
-  (f.template operator()<i>(), ...);
-}
-template <int n, class F>
-LUCE_INLINE void unrolled(F f) {
-  unrolled(f, std::make_integer_sequence<int, n>());
-}
-#define LUCE_UNROLLED __attribute__((always_inline))  // of the lambda
-
 template <class V>
 LUCE_INLINE V load(const void *p) {
   V v;
