@@ -24,13 +24,13 @@ def _packed(raw: Array, cuts: list[int], n_threads: int) -> bytes:
     return packed.tobytes()
 
 
-@pytest.mark.parametrize("type_", (*FLOATS, *QUANTISED), ids=lambda type_: type_.name)
+@pytest.mark.parametrize("type_", [*FLOATS, *QUANTISED], ids=lambda type_: type_.name)
 def test_packed_in_parts_is_packed_at_once(type_: abi.Type) -> None:
     raw = weight(np.random.default_rng(0), type_, 53, 512)
     assert _packed(raw, [0, 16, 48, 53], 2) == _packed(raw, [0, 53], 1)
 
 
-@pytest.mark.parametrize("type_", (*FLOATS, *QUANTISED), ids=lambda type_: type_.name)
+@pytest.mark.parametrize("type_", [*FLOATS, *QUANTISED], ids=lambda type_: type_.name)
 def test_packed_size_is_near_the_files(type_: abi.Type) -> None:
     raw = weight(np.random.default_rng(0), type_, 64, 4096)
     assert raw.nbytes <= context(ISA, 1).packed_bytes(tensor(raw)) <= SPELLED_OUT.get(type_.name, 1.04) * raw.nbytes
