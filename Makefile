@@ -80,7 +80,7 @@ lint: .venv/.tested
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 	for generator in $(GENERATORS); do $(BIN)/python $$generator --check; done
 
 generate: .venv/.installed

@@ -187,10 +187,10 @@ def sample(
     """Draws a token from each row of logits [V, m]; sample_rows holds luce_sample_row [m]."""
     m = logits.ne[1]
     drawn = Drawn(
-        t.keep(t.claim("token", "I32", m, rows=logits.rows)),
-        t.keep(t.claim("logprob", "F32", m, rows=logits.rows)),
-        t.keep(t.claim("top_ids", "I32", n_top, m, rows=logits.rows)),
-        t.keep(t.claim("top_logprobs", "F32", n_top, m, rows=logits.rows)),
+        t.claim("token", "I32", m, rows=logits.rows),
+        t.result("logprob", "F32", m, rows=logits.rows),
+        t.result("top_ids", "I32", n_top, m, rows=logits.rows),
+        t.result("top_logprobs", "F32", n_top, m, rows=logits.rows),
     )
     t.append(
         "sample", logits.rows, ["token", "logprob", "top_ids", "top_logprobs"],
@@ -203,7 +203,7 @@ def sample(
 
 def advance(t: Tape, token: Value, slots: Value, state: Value, stop_ids: Value, forced: Value) -> Value:
     """I32 [m]: the token that each row emits, -1 where it is frozen; state (luce_row_state) moves on."""
-    out = t.keep(t.claim("emitted", "I32", token.ne[0], rows=token.rows))
+    out = t.result("emitted", "I32", token.ne[0], rows=token.rows)
     t.append(
         "advance", token.rows, ["emitted"],
         token=token, slots=slots, state=state, stop_ids=stop_ids, forced=forced, emitted=out,

@@ -36,6 +36,10 @@ class Tape:
         """A new activation."""
         return make_value(name, "activation", dtype, *ne, rows=rows)
 
+    def result(self, name: str, dtype: str, *ne: int, rows: Rows | None) -> Value:
+        """A small value that the host reads after the step."""
+        return make_value(name, "host", dtype, *ne, rows=rows)
+
     def once(self, x: Value, make: Callable[[], Value]) -> Value:
         """What `make` derives from x, made at its first use: x quantised for several matmuls."""
         key = (x.storage, x.offset)

@@ -98,6 +98,7 @@ typedef struct luce_open_args {
   int32_t device;    /* index of the device among its kind */
   int32_t isa;       /* luce_isa on a CPU; on a GPU the chip generation, 0: what the chip is */
   int32_t n_threads; /* CPU: threads that compute, the caller included; 0: one for each core */
+  void *stream;      /* GPU: where the ops go (cudaStream_t, hipStream_t); it outlives the context */
 } luce_open_args;
 
 typedef struct luce_info {

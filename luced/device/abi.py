@@ -136,11 +136,13 @@ class OpenArgs(ctypes.Structure):
     device: int
     isa: int
     n_threads: int
+    stream: int | None
 
     _fields_ = [
         ("device", ctypes.c_int32),
         ("isa", ctypes.c_int32),
         ("n_threads", ctypes.c_int32),
+        ("stream", ctypes.c_void_p),
     ]
 
 

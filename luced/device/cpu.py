@@ -5,19 +5,20 @@ from __future__ import annotations
 import ctypes
 import mmap
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from luced.device import abi
+from luced.device.arguments import arguments, describe, tensor
+from luced.device.device import array
 from luced.device.library import Calls, Context
 from luced.device.memory import anonymous_bytes, bytes_left
 from luced.device.values import Call, Storage, Value, aligned
-from luced.errors import ModelError
 
 Array = npt.NDArray[Any]
-DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4"}
 
 
 class Cpu:
@@ -68,9 +69,7 @@ class Cpu:
         """The value as an array, in place, shape in reverse ggml order; the bytes, where numpy lacks the type."""
         s = value.storage
         memory: Array = np.ctypeslib.as_array((ctypes.c_uint8 * s.n_bytes).from_address(s.pointer))
-        if value.type not in DTYPES:
-            return memory
-        return np.ndarray(value.ne[::-1], DTYPES[value.type], memory, value.offset, value.nb[::-1])
+        return array(value, memory)
 
     def packed_bytes(self, value: Value) -> int:
         return self.context.packed_bytes(_tensor(value))
@@ -79,8 +78,11 @@ class Cpu:
         assert packed.packs is not None
         self.context.pack(_tensor(packed.packs), packed.pointer, row_begin, row_end)
 
-    def compile(self, calls: list[Call]) -> Program:
-        """The calls with the addresses of their storages, which must be allocated, and a workspace of their own."""
+    def compile(self, calls: list[Call], outputs: Sequence[Value] = ()) -> Program:
+        """The calls with the addresses of their storages, which must be allocated, and a workspace of their own.
+
+        outputs: activations and inputs that view() shows after a run; here it always does.
+        """
         return Program(self, calls)
 
     def close(self) -> None:
@@ -107,7 +109,7 @@ class Program:
 
     def __init__(self, device: Cpu, calls: list[Call]) -> None:
         self._context = device.context
-        ops = [(abi.Op(abi.OPS.index(call.op)), _arguments(call)) for call in calls]
+        ops = [(abi.Op(abi.OPS.index(call.op)), arguments(call)) for call in calls]
         needs = [
             self._context.workspace_bytes(op, args) if "workspace" in call.args else 0
             for call, (op, args) in zip(calls, ops, strict=True)
@@ -115,7 +117,7 @@ class Program:
         self._workspace = device.reserve(max(needs, default=0))
         for (_, args), need in zip(ops, needs, strict=True):
             if need:
-                args.workspace = _describe(self._workspace.pointer, "U8", (need,), (1,))
+                args.workspace = describe(self._workspace.pointer, "U8", (need,), (1,))
         self._calls = Calls(ops)
 
     def run(self) -> None:
@@ -136,29 +138,4 @@ def _tensor(value: Value) -> abi.Tensor:
     pointer = s.pointer
     if not pointer and s.data is not None:
         pointer = _address(np.frombuffer(s.data, np.uint8))
-    return _describe(pointer + value.offset, value.type, value.ne, value.nb, value.packed)
-
-
-def _describe(data: int, dtype: str, ne: tuple[int, ...], nb: tuple[int, ...], packed: bool = False) -> abi.Tensor:
-    """luce_tensor: missing dimensions have one element."""
-    t = abi.Tensor()
-    if dtype not in abi.Type.__members__:
-        raise ModelError("unsupported_model", f"there are no kernels for tensors of type {dtype}")
-    t.data, t.type, t.layout = data, abi.Type[dtype], abi.Layout.PACKED if packed else abi.Layout.ROWS
-    n_missing = 4 - len(ne)
-    t.ne[:] = [*ne, *[1] * n_missing]
-    t.nb[:] = [*nb, *[nb[-1] * ne[-1]] * n_missing]
-    return t
-
-
-def _arguments(call: Call) -> ctypes.Structure:
-    args: Any = abi.ARGS[call.op]()
-    for name, value in call.args.items():
-        if isinstance(value, Value):
-            assert value.storage.pointer, f"{value} of {call.op} has no memory"
-            setattr(args, name, _tensor(value))
-        elif value is not None:
-            setattr(args, name, value)
-    if call.rows is not None:
-        args.n_rows = call.rows.counter.storage.pointer + call.rows.counter.offset
-    return args  # type: ignore[no-any-return]
+    return tensor(value, pointer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from luced.device.abi import FaultCode
@@ -45,14 +46,14 @@ class Faulty:
             self.check()
         return getattr(self._device, name)
 
-    def compile(self, calls: list[Call]) -> FaultyProgram:
+    def compile(self, calls: list[Call], outputs: Sequence[Value] = ()) -> FaultyProgram:
         self.check()
         reads = None
         for call in calls:
             ids = call.args.get("ids")
             if call.op == "embed" and isinstance(ids, Value) and call.rows is not None:
                 reads = self._device.view(ids), self._device.view(call.rows.counter)
-        return FaultyProgram(self, self._device.compile(calls), reads)
+        return FaultyProgram(self, self._device.compile(calls, outputs), reads)
 
     def check(self) -> None:
         """EngineError: it is lost."""

@@ -14,6 +14,7 @@ from luced.device import abi
 from luced.errors import EngineError, ModelError
 
 CPU_LIBRARY = Path(__file__).with_name("libluce_cpu.so")
+CUDA_LIBRARY = Path(__file__).with_name("libluce_cuda.so")
 
 
 class Calls:
@@ -33,15 +34,16 @@ class Context:
     """One device as a kernel library sees it, with its threads. Used by one thread at a time."""
 
     def __init__(
-        self, isa: abi.Isa = abi.Isa.AUTO, n_threads: int = 0, device: int = 0, path: Path | None = None
+        self, isa: int = abi.Isa.AUTO, n_threads: int = 0, device: int = 0, path: Path | None = None, stream: int = 0
     ) -> None:
-        """n_threads 0: one for each core. path None: the CPU's kernels.
+        """isa: abi.Isa, of a GPU the chip generation. n_threads 0: one for each core. path None: the CPU's kernels.
+        stream: of a GPU.
 
         ModelError: no such library, device or instruction set.
         """
         self._handle = ctypes.c_void_p()
         self._library = _load(path or CPU_LIBRARY)
-        args = abi.OpenArgs(device, isa, n_threads)
+        args = abi.OpenArgs(device, isa, n_threads, stream)
         self._check(self._library.luce_open(args, self._handle))
 
     def close(self) -> None:

@@ -43,9 +43,9 @@ class Inputs:
         self.row_seq = self._input("row_seq", n_batch, self.rows)
         self.row_cell = self._input("row_cell", n_batch, self.rows)
         self.out_index = self._input("out_index", n_seqs, self.out_rows)
-        self.sample_rows = _structs("sample_rows", SAMPLE_ROW, n_seqs)
-        self.bias_ids = self._input("bias_ids", n_seqs * MAX_BIAS)
-        self.bias_values = make_value("bias_values", "input", "F32", n_seqs * MAX_BIAS)
+        self.sample_rows = _structs("sample_rows", SAMPLE_ROW, n_seqs, self.out_rows)
+        self.bias_ids = make_value("bias_ids", "host", "I32", n_seqs * MAX_BIAS)
+        self.bias_values = make_value("bias_values", "host", "F32", n_seqs * MAX_BIAS)
         self.state_slots = self._input("state_slots", n_seqs, self.out_rows)
         self.row_state = _structs("row_state", ROW_STATE, n_seqs)
         self.stop_ids = make_value("stop_ids", "input", "I32", MAX_STOP_IDS, n_seqs)
@@ -64,6 +64,6 @@ def ragged(name: str, bound: int) -> Rows:
     return Rows(bound, make_value(name, "input", "I32", 1))
 
 
-def _structs(name: str, dtype: np.dtype[Any], n: int) -> Value:
+def _structs(name: str, dtype: np.dtype[Any], n: int, rows: Rows | None = None) -> Value:
     value = make_value(name, "input", "U8", n * dtype.itemsize)
-    return Value(name, value.storage, "U8", (n,), (dtype.itemsize,))
+    return Value(name, value.storage, "U8", (n,), (dtype.itemsize,), rows=rows)

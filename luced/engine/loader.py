@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from luced import models
-from luced.device.cpu import Cpu
+from luced.device.device import Device
 from luced.device.values import BLOCKS, ShapeError, Storage, aligned, n_bytes
 from luced.engine.plan import GroupSpec, kv_types
 from luced.engine.runner import Limits, Runner
@@ -27,7 +27,7 @@ PACK_BYTES = 4 << 20  # packed between two reports of progress
 
 
 def load(
-    path: Path, device: Cpu, *, n_ctx: int = 0, kv_type: str = "f16", n_batch: int = 512, cache_bytes: int = 0
+    path: Path, device: Device, *, n_ctx: int = 0, kv_type: str = "f16", n_batch: int = 512, cache_bytes: int = 0
 ) -> Generator[tuple[int, int], None, Runner]:
     """Yields (done, total) bytes of weights; returns the model. n_ctx 0: as trained, or less where memory is short.
 
@@ -48,7 +48,7 @@ def load(
 
 
 def record(
-    path: Path, device: Cpu, *, n_ctx: int = 0, kv_type: str = "f16", n_batch: int = 512, cache_bytes: int = 0
+    path: Path, device: Device, *, n_ctx: int = 0, kv_type: str = "f16", n_batch: int = 512, cache_bytes: int = 0
 ) -> Runner:
     """The model as `load` would make it, with its ledger, before any memory is taken.
 
@@ -64,7 +64,7 @@ def record(
     return runner
 
 
-def _record(file: File, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int) -> Runner:
+def _record(file: File, device: Device, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int) -> Runner:
     m = file.metadata
     architecture = m.str("general.architecture")
     if architecture not in models.ARCHITECTURES:
@@ -110,7 +110,7 @@ def _blaming(file: File) -> Iterator[None]:
 
 
 def _plan_cache(
-    weights: Weights, spec: Spec, device: Cpu, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int
+    weights: Weights, spec: Spec, device: Device, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int
 ) -> tuple[int, tuple[GroupSpec, ...]]:
     """The context that fits, and pages for each group: the full group's are what is left after the windows'."""
     k_type, v_type = kv_types(kv_type)
@@ -163,7 +163,7 @@ def _ledger(runner: Runner) -> dict[str, int]:
     """Bytes by owner."""
     packed, rows = _weights(runner)
     cache = [s for t in runner.tapes for s in t.storages("cache")]
-    inputs = [s for t in runner.tapes for s in t.storages("input", "constant")]
+    inputs = [s for t in runner.tapes for s in t.storages("input", "host", "constant")]
     return {
         "weights": sum(aligned(s.n_bytes) for s in packed),
         "weights_mapped": sum(s.n_bytes for s in rows),

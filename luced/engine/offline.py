@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from luced.device.cpu import Cpu
+from luced.device.choose import open_device
 from luced.engine import loader
 from luced.engine.plan import Chunk, Plan
 from luced.engine.runner import Runner
@@ -38,24 +38,27 @@ class Measure:
 
 
 @contextmanager
-def resident(path: Path, *, isa: str = "auto", n_threads: int = 0, **options: Any) -> Iterator[Runner]:
-    """A loaded model on the CPU; options are loader.load's."""
-    device = Cpu(isa, n_threads)
+def resident(
+    path: Path, *, device: str = "cpu", isa: str = "auto", n_threads: int = 0, **options: Any
+) -> Iterator[Runner]:
+    """A loaded model on a device of choose.py; options are loader.load's."""
+    opened = open_device(device, isa, n_threads)
     try:
-        runner = _drain(loader.load(path, device, **options))
+        runner = drain(loader.load(path, opened, **options))
         try:
             yield runner
         finally:
             runner.close()
     finally:
-        device.close()
+        opened.close()
 
 
 def logits(
-    path: Path, tokens: list[int], *, kv_type: str = "f32", isa: str = "auto", n_threads: int = 0, n_batch: int = 64
+    path: Path, tokens: list[int], *, kv_type: str = "f32", n_batch: int = 64, **device: Any
 ) -> npt.NDArray[np.float32]:
-    """Logits [n_tokens, n_vocab] of every position. RequestError: no tokens, or one outside the vocabulary."""
-    with resident(path, isa=isa, n_threads=n_threads, kv_type=kv_type, n_batch=n_batch) as runner:
+    """Logits [n_tokens, n_vocab] of every position; device: resident's. RequestError: no tokens, or one outside the
+    vocabulary."""
+    with resident(path, kv_type=kv_type, n_batch=n_batch, **device) as runner:
         _check_tokens(tokens, runner)
         s = sequence_of(runner, tokens)
         step = min(runner.n_batch, runner.n_seqs)
@@ -70,9 +73,9 @@ def bench(
     with resident(path, isa=isa, n_threads=n_threads) as runner:
         threads = runner.device.n_threads
         for n in n_prompt:
-            yield _measure(f"pp{n}", n, threads, n_runs, lambda n=n: _prefill(runner, n))
+            yield _measure(f"pp{n}", n, threads, n_runs, lambda n=n: prefill(runner, n))
         for n in n_generate:
-            yield _measure(f"tg{n}", n, threads, n_runs, lambda n=n: _generate(runner, n))
+            yield _measure(f"tg{n}", n, threads, n_runs, lambda n=n: generate(runner, n))
 
 
 def _measure(test: str, n: int, n_threads: int, n_runs: int, run: Any) -> Measure:
@@ -86,14 +89,14 @@ def _measure(test: str, n: int, n_threads: int, n_runs: int, run: Any) -> Measur
     return Measure(test, n, n_threads, statistics.mean(rates), spread, n_runs)
 
 
-def _prefill(runner: Runner, n: int) -> None:
+def prefill(runner: Runner, n: int) -> None:
     s = sequence_of(runner, [(7 * i + 1) % runner.n_vocab for i in range(n)])
     for i in range(0, n, runner.n_batch):
         n_rows = min(runner.n_batch, n - i)
         runner.step(plan_of(chunk_of(runner, s, i, n_rows, n_out=int(i + n_rows == n))))
 
 
-def _generate(runner: Runner, n: int) -> None:
+def generate(runner: Runner, n: int) -> None:
     s = sequence_of(runner, [1 % runner.n_vocab])
     for i in range(n):
         (emitted,) = runner.step(plan_of(chunk_of(runner, s, i, 1, n_out=1)))
@@ -134,7 +137,7 @@ def _check_tokens(tokens: list[int], runner: Runner) -> None:
         raise RequestError("bad_parameter", what)
 
 
-def _drain(loading: Generator[tuple[int, int], None, Runner]) -> Runner:
+def drain(loading: Generator[tuple[int, int], None, Runner]) -> Runner:
     while True:
         try:
             next(loading)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from luced import ops
 from luced.device.abi import FaultCode
-from luced.device.cpu import Cpu, Memory, Program
+from luced.device.device import Device, Program
 from luced.device.values import make_value
 from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, ROW_STATE, SAMPLE_ROW, GroupInputs, Inputs
 from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan, kv_types
@@ -40,7 +40,7 @@ class Runner:
 
     def __init__(
         self,
-        device: Cpu,
+        device: Device,
         spec: Spec,
         module: Any,
         weights: Weights,
@@ -53,7 +53,7 @@ class Runner:
         self.architecture, self.n_vocab = spec.architecture, spec.n_vocab
         self.n_ctx, self.n_batch, self.n_seqs, self.page_size, self.kv_type = limits
         self.memory: dict[str, int] = {}
-        self._held: list[Memory] = []
+        self._held: list[Any] = []
         self._n_counted: dict[int, int] = {}  # by slot: generated tokens in its row of counts
         i = self.inputs = Inputs(self.n_batch, self.n_seqs, self.n_vocab)
         self.group_inputs = [GroupInputs(g, self.page_size, self.n_ctx, self.n_seqs, i.rows) for g in groups]
@@ -107,15 +107,16 @@ class Runner:
     def allocate(self) -> Iterator[None]:
         """Takes memory for all but the weights, which are in place, and compiles, in slices: others may have steps
         between them. ModelError: no kernel for a type."""
-        for kinds, grows in ((("constant", "input"), False), (("cache",), True)):
+        for kinds, grows in ((("constant", "input", "host"), False), (("cache",), True)):
             storages = dict.fromkeys(s for t in self.tapes for s in t.storages(*kinds))
             self._held.append(self.device.allocate(list(storages), grows=grows))
         offsets, _ = self.tape.plan_activations()
         self._held.append(self.device.allocate(list(offsets), list(offsets.values())))
-        calls = self.tape.calls
-        self.program = self.device.compile(calls[: self.n_body] + calls[self.n_hidden :])
+        calls, state = self.tape.calls, self.inputs.row_state
+        self.program = self.device.compile(calls[: self.n_body] + calls[self.n_hidden :], [state])
         yield
-        self.pooled_program = self.device.compile(calls)  # what the hidden states of all rows are wanted from
+        outputs = [state, self.hidden] if self.hidden else [state]
+        self.pooled_program = self.device.compile(calls, outputs)  # where the hidden states of all rows are wanted
         yield
         self.pooler = Pooler(self.device.view(self.hidden)) if self.hidden else None
         self.count_program = self.device.compile(self.count_tape.calls)
@@ -124,7 +125,7 @@ class Runner:
         for program in (self.program, self.pooled_program, self.count_program, *self.copy_programs):
             program.run()  # no rows: checks that there is a kernel for every call
 
-    def hold(self, memory: Memory) -> None:
+    def hold(self, memory: Any) -> None:
         self._held.append(memory)
 
     def close(self) -> None:
@@ -151,7 +152,7 @@ class Runner:
     def forward(self) -> Program:
         """As far as the logits: the daemon never asks for it."""
         calls = self.tape.calls
-        return self.device.compile(calls[: self.n_body] + calls[self.n_hidden : self.n_forward])
+        return self.device.compile(calls[: self.n_body] + calls[self.n_hidden : self.n_forward], [self.logits])
 
     def forward_all(self, chunk: Chunk) -> npt.NDArray[np.float32]:
         """Logits [n, n_vocab] of all rows of a chunk, at most n_seqs, without drawing."""
@@ -162,8 +163,7 @@ class Runner:
         fault = self.forward.take_fault()
         if fault:
             raise _lost(fault)
-        logits: npt.NDArray[np.float32] = self.arrays.logits[:n].copy()
-        return logits
+        return np.array(self.arrays.logits[:n], np.float32)
 
     def _copy(self, plan: Plan) -> None:
         for copies, a, program in zip(plan.copies, self.arrays.groups, self.copy_programs, strict=True):
@@ -270,7 +270,7 @@ def penalised(s: Sequence) -> bool:
 
 
 class _GroupArrays:
-    def __init__(self, device: Cpu, g: GroupInputs) -> None:
+    def __init__(self, device: Device, g: GroupInputs) -> None:
         self.page_table = device.view(g.page_table)
         self.slots = device.view(g.slots)
         self.copies = device.view(g.copies)

@@ -67,7 +67,7 @@ def engine_gaps(folder: Path, n_requests: int, n_steps: int) -> list[float]:
         def load(message: link.Load) -> Generator[tuple[int, int], None, Model]:
             model = yield from loader.load(Path(message.path), device, n_ctx=N_CTX, kv_type="f16")
             assert isinstance(model, Runner)
-            model.program = program  # type: ignore[assignment]
+            model.program = program
             return model
 
         messages: list[link.Message] = [link.Load("tiny", str(tiny_chat_model(folder / "tiny.gguf", n_ctx=N_CTX)))]

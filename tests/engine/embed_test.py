@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from luced.device.cpu import Cpu
 from luced.engine import loader
-from luced.engine.offline import _drain
+from luced.engine.offline import drain
 from luced.engine.runner import Runner
 from luced.engine.scheduler import Scheduler
 from luced.link import Embedded, Finished, Generate, Message, Sampling, Tokens
@@ -52,7 +52,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def runner(name: str) -> Iterator[Runner]:
     device = Cpu(n_threads=2)
-    runner = _drain(loader.load(GOLDENS / f"{name}.gguf", device, kv_type="f32"))
+    runner = drain(loader.load(GOLDENS / f"{name}.gguf", device, kv_type="f32"))
     yield runner
     runner.close()
     device.close()

@@ -10,7 +10,7 @@ import pytest
 
 from luced.device.cpu import Cpu
 from luced.engine import loader
-from luced.engine.offline import _drain, _prefill
+from luced.engine.offline import drain, prefill
 from luced.engine.runner import Runner
 from tests.tinygguf import tiny_chat_model
 
@@ -40,8 +40,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(path: Path, device: Cpu) -> Runner:
-    runner = _drain(loader.load(path, device, kv_type="f32"))
-    _prefill(runner, 4000)
+    runner = drain(loader.load(path, device, kv_type="f32"))
+    prefill(runner, 4000)
     return runner
 
 

@@ -47,7 +47,7 @@ def _run(path: Path) -> None:
     device = Cpu(n_threads=1)
     try:
         slices = loader.load(path, device, n_batch=16, cache_bytes=CACHE_BYTES)
-        runner = offline._drain(slices)
+        runner = offline.drain(slices)
         try:
             s = offline.sequence_of(runner, [0, runner.n_vocab - 1, 1 % runner.n_vocab])
             (emitted,) = runner.step(offline.plan_of(offline.chunk_of(runner, s, 0, 3, n_out=1)))

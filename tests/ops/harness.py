@@ -146,9 +146,36 @@ def isas() -> Iterator[abi.Isa]:
         yield isa
 
 
+def machines() -> Iterator[abi.Isa | str]:
+    """What this machine runs kernels on: its instruction sets, and "cuda" where there are a device and the library."""
+    yield from isas()
+    try:
+        context("cuda", 1)
+    except ModelError:
+        return
+    yield "cuda"
+
+
+def runs(case: Case, machine: abi.Isa | str) -> bool:
+    """Whether the machine has kernels for the case, whose name begins with the type of its weight, if it has one."""
+    if not isinstance(machine, str):
+        return True
+    from tests.ops.gpu import LACKING
+
+    return not LACKING & {case.op, case.name.partition("-")[0]}
+
+
+def machine_name(machine: abi.Isa | str) -> str:
+    return machine if isinstance(machine, str) else machine.name.lower()
+
+
 @functools.cache
-def context(isa: abi.Isa, n_threads: int) -> Context:
-    return Context(isa, n_threads)
+def context(machine: abi.Isa | str, n_threads: int) -> Context:
+    if isinstance(machine, str):
+        from tests.ops.gpu import GpuContext
+
+        return GpuContext()
+    return Context(machine, n_threads)
 
 
 def tensor(a: Array | None) -> abi.Tensor:

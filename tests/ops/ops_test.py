@@ -1,4 +1,4 @@
-"""Every op against its meaning, at every instruction set of the machine, from the table in cases.py."""
+"""Every op against its meaning, on all that the machine has (harness.machines), from the table in cases.py."""
 
 from __future__ import annotations
 
@@ -18,14 +18,21 @@ from tests.ops.harness import (
     context,
     cut_rows,
     difference,
-    isas,
+    machine_name,
+    machines,
     outputs,
     run_kernel,
     run_oracle,
+    runs,
 )
 
-ISAS = list(isas())
-CUT = [case for case in CASES if case.cut and case.op not in WHOLE]
+MACHINES = list(machines())
+RUNS = [(case, machine) for machine in MACHINES for case in CASES if runs(case, machine)]
+CUT = [(case, machine) for case, machine in RUNS if case.cut and case.op not in WHOLE]
+
+
+def _id(part: object) -> str:
+    return str(part) if isinstance(part, Case) else machine_name(part)  # type: ignore[arg-type]
 
 
 def _outputs(case: Case, args: dict[str, object]) -> list[str]:
@@ -41,35 +48,33 @@ def test_every_op_of_the_contract_has_a_meaning_and_cases() -> None:
     assert {case.op for case in CASES} == set(abi.OPS) - {"mailbox"}  # which waits for a thread: library_test.py
 
 
-@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name.lower())
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_op(case: Case, isa: abi.Isa) -> None:
+@pytest.mark.parametrize(("case", "machine"), RUNS, ids=_id)
+def test_op(case: Case, machine: abi.Isa | str) -> None:
     args = case.args()
     names = _outputs(case, args)
     want, got, again = Placed(args), Placed(args), Placed(args)
     assert run_oracle(case.op, want.values) == case.fault
-    assert run_kernel(context(isa, 1), case.op, got.values) == case.fault
+    assert run_kernel(context(machine, 1), case.op, got.values) == case.fault
     for name in names:
         error = difference(got.values[name], want.values[name], case.bound)
         assert error <= 1, f"{name}: {error:.3g} times the bound"
     assert got.broken_guards(names) == 0
     # Two threads: the same bits.
-    assert run_kernel(context(isa, 2), case.op, again.values) == case.fault
+    assert run_kernel(context(machine, 2), case.op, again.values) == case.fault
     assert _bytes(case, again) == _bytes(case, got)
 
 
-@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name.lower())
-@pytest.mark.parametrize("case", CUT, ids=str)
-def test_rows_alone_have_the_bits_they_have_in_company(case: Case, isa: abi.Isa) -> None:
+@pytest.mark.parametrize(("case", "machine"), CUT, ids=_id)
+def test_rows_alone_have_the_bits_they_have_in_company(case: Case, machine: abi.Isa | str) -> None:
     together, apart = Placed(case.args()), Placed(case.args())
-    run_kernel(context(isa, 2), case.op, together.values)
+    run_kernel(context(machine, 2), case.op, together.values)
     n: Any = together.values.get("n_rows")
     n = len(together.values[by_row(case.op)[0]]) if n is None else n
     # The first row alone, then growing chunks.
     begin, size = 0, 1
     while begin < n:
         end = min(begin + size, n)
-        run_kernel(context(isa, 1 + size % 2), case.op, cut_rows(case, apart.values, begin, end))
+        run_kernel(context(machine, 1 + size % 2), case.op, cut_rows(case, apart.values, begin, end))
         begin, size = end, size + 2
     assert _bytes(case, apart) == _bytes(case, together)
 

@@ -1,0 +1,22 @@
+// context.h: what luce_open makes.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "kernel.h"
+
+struct luce_context {
+  luce_status fail(luce_status status, std::string message) {
+    error = std::move(message);
+    return status;
+  }
+
+  int device;
+  int generation;  // of the chip, or the older one that was asked for
+  int n_multiprocessors;
+  char name[64];
+  luce::Stream stream;
+  uint32_t *fault;      // pinned: read by the host at commit
+  std::string error{};  // of the last status that was not LUCE_OK
+};

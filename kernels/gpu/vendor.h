@@ -1,0 +1,83 @@
+// vendor.h: what the makers of GPUs call by different names. Kernels use these names alone, and have no #ifdef.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#define LUCE_DEVICE __device__ __forceinline__
+
+namespace luce {
+
+constexpr int kLanes = 32;
+constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+// A kernel of a step may start while the one before it still runs: it must call wait_for_previous() in every block
+// before it reads what earlier kernels wrote, or writes at all. Elsewhere kernels follow each other and both are empty.
+LUCE_DEVICE void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+LUCE_DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// 16 and 4 bytes of weights, which are read once: they should not push others out of the cache.
+LUCE_DEVICE uint4 load_weights(const uint4 *p) {
+  return __ldcs(p);
+}
+LUCE_DEVICE uint32_t load_weights(const uint32_t *p) {
+  return __ldcs(p);
+}
+
+LUCE_DEVICE float shuffle_xor(float x, int lanes) {
+  return __shfl_xor_sync(kAllLanes, x, lanes);
+}
+LUCE_DEVICE int shuffle_xor(int x, int lanes) {
+  return __shfl_xor_sync(kAllLanes, x, lanes);
+}
+LUCE_DEVICE double shuffle_xor(double x, int lanes) {
+  return __shfl_xor_sync(kAllLanes, x, lanes);
+}
+
+// c[16 x 8] += a[16 x 32] * b[32 x 8] of int8. With g = lane / 4, t = lane % 4: a[0], a[2] hold row g, a[1], a[3] row
+// g + 8; a[0], a[1] and b[0] hold columns (of b: rows) 4t to 4t + 3, the others those 16 further on; b is of column g.
+// c[0], c[1] are row g, columns 2t and 2t + 1; c[2], c[3] are row g + 8.
+LUCE_DEVICE void mma_s8_k32(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#elif __CUDA_ARCH__ >= 750
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = i % 2 * 2;
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                 : "+r"(c[row]), "+r"(c[row + 1])
+                 : "r"(a[i]), "r"(b[i / 2]));
+  }
+#endif
+}
+
+// The same over 16 columns of a: a[0] is row g, a[1] row g + 8.
+LUCE_DEVICE void mma_s8_k16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+               : "r"(a0), "r"(a1), "r"(b));
+#elif __CUDA_ARCH__ >= 750
+  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+               : "+r"(c[0]), "+r"(c[1])
+               : "r"(a0), "r"(b));
+  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+               : "+r"(c[2]), "+r"(c[3])
+               : "r"(a1), "r"(b));
+#endif
+}
+
+}  // namespace luce

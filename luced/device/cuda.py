@@ -1,0 +1,166 @@
+"""A CUDA device: memory, one stream, and compiled tapes, which are captured once and then replayed.
+
+What a kernel library cannot do by itself is done through cuda-python: memory, copies, streams, graphs. Kernels are
+launched by libluce_cuda alone (luce_run), on the stream made here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from luced.device.arguments import tensor
+from luced.device.cuda_program import Mirror, Program
+from luced.device.cuda_runtime import DeviceMemory, HostMemory, Runtime
+from luced.device.device import array
+from luced.device.library import CUDA_LIBRARY, Context
+from luced.device.values import Call, Storage, Value, aligned
+
+Array = npt.NDArray[Any]
+STAGING_BYTES = 8 << 20  # of each of two pinned buffers through which weights go
+
+
+class Cuda:
+    """Allocates, packs, compiles and runs. Everything it gave is freed when nobody holds it."""
+
+    name = "cuda"
+    n_threads = 1
+
+    def __init__(self, index: int = 0, generation: int = 0) -> None:
+        """index: among the devices that the driver shows. generation: of an older chip, whose ways are then used.
+
+        ModelError: no cuda-python, no kernels, no driver, no such device.
+        """
+        self.runtime = Runtime(index)
+        self.context = Context(generation, device=index, path=CUDA_LIBRARY, stream=self.runtime.stream)
+        info = self.context.info()
+        self.device_name, self.isa = info.name.decode(), f"sm_{info.isa}"
+        self._mirrors: dict[Storage, Mirror] = weakref.WeakKeyDictionary()  # type: ignore[assignment]
+        self._bound: dict[Storage, DeviceMemory] = weakref.WeakKeyDictionary()  # type: ignore[assignment]
+        self._staging = [_Staging(self.runtime) for _ in range(2)]
+
+    def free_bytes(self) -> int:
+        """Memory of the device that can still be had."""
+        return self.runtime.free_bytes()
+
+    def allocate(self, storages: list[Storage], offsets: list[int] | None = None, grows: bool = False) -> DeviceMemory:
+        """Zeroed memory for these storages, side by side or at `offsets`; writes the constants.
+
+        Inputs lie first, in one piece, and the host has a copy of it that a run uploads; `host` storages are the
+        host's alone.
+        """
+        if offsets is not None:
+            return self._place(storages, offsets)
+        inputs = [s for s in storages if s.kind == "input"]
+        host = [s for s in storages if s.kind == "host"]
+        rest = [s for s in storages if s.kind not in ("input", "host")]
+        device = self._place(inputs + rest, side_by_side(inputs + rest))
+        copy = HostMemory(self.runtime, sum(aligned(s.n_bytes) for s in inputs))
+        for s in inputs:
+            self._mirrors[s] = Mirror(copy, s.pointer - device.pointer, s.n_bytes)
+        for s in host:
+            self._mirrors[s] = Mirror(HostMemory(self.runtime, s.n_bytes), 0, s.n_bytes)
+            s.pointer = self._mirrors[s].pointer
+        return device
+
+    def _place(self, storages: list[Storage], offsets: list[int]) -> DeviceMemory:
+        n_bytes = max((o + aligned(s.n_bytes) for s, o in zip(storages, offsets, strict=True)), default=0)
+        memory = self.reserve(n_bytes)
+        for s, offset in zip(storages, offsets, strict=True):
+            s.pointer = memory.pointer + offset
+            if s.kind == "constant":
+                self.runtime.upload(s.pointer, bytes(s.data))
+        return memory
+
+    def reserve(self, n_bytes: int) -> DeviceMemory:
+        return DeviceMemory(self.runtime, n_bytes)
+
+    def bind(self, storage: Storage) -> None:
+        """Copies a weight as it is in the file."""
+        memory = self.reserve(storage.n_bytes)
+        self._bound[storage] = memory
+        storage.pointer = memory.pointer
+        for begin in range(0, storage.n_bytes, STAGING_BYTES):
+            end = min(begin + STAGING_BYTES, storage.n_bytes)
+            self.runtime.copy(memory.pointer + begin, self._stage(storage.data, begin, end), end - begin)
+            self._staging[0].sent()
+
+    def view(self, value: Value) -> Array:
+        """The value as the host has it: an input, a `host` storage, or an output of a program after its run.
+
+        Shape in reverse ggml order; the bytes, where numpy lacks the type.
+        """
+        s = value.storage
+        if s not in self._mirrors:
+            assert s.kind == "activation", f"{value} is not seen by the host"
+            self._mirrors[s] = Mirror(HostMemory(self.runtime, s.n_bytes), 0, s.n_bytes)
+        return array(value, self._mirrors[s].bytes)
+
+    def packed_bytes(self, value: Value) -> int:
+        return self.context.packed_bytes(tensor(value, 0))
+
+    def pack(self, packed: Storage, row_begin: int, row_end: int) -> None:
+        """Sends rows of the file to the device, which packs them; it may still be at it when this returns."""
+        rows = packed.packs
+        assert rows is not None
+        stride = rows.nb[1]
+        source = self._stage(rows.storage.data, row_begin * stride, row_end * stride)
+        staging = self._staging[0]
+        self.runtime.copy(staging.on_device.pointer, source, (row_end - row_begin) * stride)
+        self.context.pack(
+            tensor(rows, staging.on_device.pointer - row_begin * stride), packed.pointer, row_begin, row_end
+        )
+        staging.sent()
+
+    def _stage(self, data: Any, begin: int, end: int) -> int:
+        """Address of these bytes in the pinned buffer that is free longest; it is self._staging[0] from now on."""
+        self._staging.reverse()
+        return self._staging[0].fill(np.frombuffer(data, np.uint8)[begin:end])
+
+    def compile(self, calls: list[Call], outputs: Sequence[Value] = ()) -> Program:
+        """The calls with the addresses of their storages, which must be allocated, and a workspace of their own.
+
+        outputs: activations and inputs that view() shows after a run.
+        """
+        for value in outputs:
+            self.view(value)
+        return Program(self.runtime, self.context, self._mirrors, calls, outputs)
+
+    def close(self) -> None:
+        self.runtime.synchronize()
+        self.context.close()
+        self.runtime.close()
+
+
+class _Staging:
+    """A pinned buffer, its twin on the device, and the event after which both are free again."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._event = runtime.make_event()
+        self._n_bytes = 0
+
+    def fill(self, data: Array) -> int:
+        self._runtime.wait(self._event)
+        if data.nbytes > self._n_bytes:
+            self._n_bytes = max(data.nbytes, STAGING_BYTES)
+            self._host = HostMemory(self._runtime, self._n_bytes)
+            self.on_device = DeviceMemory(self._runtime, self._n_bytes)
+        ctypes.memmove(self._host.pointer, data.ctypes.data, data.nbytes)
+        return self._host.pointer
+
+    def sent(self) -> None:
+        self._runtime.record(self._event)
+
+
+def side_by_side(storages: list[Storage]) -> list[int]:
+    offsets, end = [], 0
+    for s in storages:
+        offsets.append(end)
+        end += aligned(s.n_bytes)
+    return offsets

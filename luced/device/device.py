@@ -1,0 +1,70 @@
+"""What every device is to the engine: it takes memory, fills it with weights, and runs compiled tapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from luced.device import abi
+from luced.device.values import Call, Storage, Value
+
+
+class Program(Protocol):
+    """A compiled tape."""
+
+    def run(self) -> None:
+        """ModelError: a kernel does not support what it was given. EngineError: the device failed."""
+
+    def take_fault(self) -> abi.FaultCode:
+        """The first fault of a run since it was last taken, and clears it."""
+
+
+class Device(Protocol):
+    """Memory that it gives is freed when nobody holds it."""
+
+    name: str  # of its kind
+    device_name: str
+    isa: str
+    n_threads: int
+
+    def free_bytes(self) -> int:
+        """Memory that can still be had."""
+
+    def allocate(self, storages: list[Storage], offsets: list[int] | None = None, grows: bool = False) -> Any:
+        """Zeroed memory for these storages, side by side or at `offsets`; writes the constants. Hold what it gives.
+
+        grows: it is used little by little, as a cache is.
+        """
+
+    def bind(self, storage: Storage) -> None:
+        """Makes a weight readable as it is in the file."""
+
+    def view(self, value: Value) -> npt.NDArray[Any]:
+        """An input, `host` storage or output as an array, shape in reverse ggml order."""
+
+    def packed_bytes(self, value: Value) -> int:
+        """Bytes of a weight in the device's own form; 0: it is read best as it is."""
+
+    def pack(self, packed: Storage, row_begin: int, row_end: int) -> None:
+        """Packs rows of the weight that `packed` is made from."""
+
+    def compile(self, calls: list[Call], outputs: Sequence[Value] = ()) -> Program:
+        """The calls with the addresses of their storages, which must be allocated, and a workspace of their own.
+
+        outputs: activations and inputs that view() shows after a run.
+        """
+
+    def close(self) -> None: ...
+
+
+DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4"}
+
+
+def array(value: Value, memory: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    """The value in its storage's bytes; the bytes themselves, where numpy lacks the type."""
+    if value.type not in DTYPES:
+        return memory
+    return np.ndarray(value.ne[::-1], DTYPES[value.type], memory, value.offset, value.nb[::-1])
