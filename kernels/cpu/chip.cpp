@@ -20,7 +20,7 @@ luce_isa best_isa() {
                     __builtin_cpu_supports("bmi2");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+                      __builtin_cpu_supports("avx512vnni");
   if (avx2) return avx512 ? LUCE_ISA_AVX512 : LUCE_ISA_AVX2;
 #endif
   return LUCE_ISA_BASELINE;
