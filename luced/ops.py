@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from luced.device.abi import Activation, RopeMode
+from luced.device.abi import Activation, HeadOrder, RopeMode
 from luced.device.values import ShapeError, Value
 from luced.tape import Tape
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
 SILU, GELU_TANH = Activation.SILU, Activation.GELU_TANH
+HEADS_TILED, HEADS_GROUPED = HeadOrder.TILED, HeadOrder.GROUPED
 ROPE_NORM, ROPE_NEOX = RopeMode.NORM, RopeMode.NEOX
 
 
@@ -46,6 +47,17 @@ class Cache:
     row_pos: Value
     row_cell: Value
     window: int  # 0: none
+
+
+@dataclass(frozen=True)
+class State:
+    """One layer's recurrent states, and where this step's rows find and leave theirs."""
+
+    conv: Value  # [C, K - 1, n_slots]
+    delta: Value  # [dv, d, n_v, n_slots]
+    row_seq: Value  # I32 [n]
+    seq_slot: Value  # I32 [n_seqs]
+    out_slots: Value  # I32 [n]
 
 
 def embed(t: Tape, weight: Weight, ids: Value, scale: float = 1.0) -> Value:
@@ -82,6 +94,21 @@ def rms_norm(t: Tape, x: Value, weight: Weight, eps: float, name: str = "") -> V
     return out
 
 
+def l2_norm(t: Tape, x: Value, eps: float) -> Value:
+    """[D, H, n]: each D values over the root of their sum of squares."""
+    out = t.claim(f"{x.name}.l2_norm", "F32", *x.ne, rows=x.rows)
+    t.append("l2_norm", x.rows, ["out"], x=x, out=out, eps=eps)
+    return out
+
+
+def gated_norm(t: Tape, x: Value, gate: Value, weight: Weight, eps: float) -> Value:
+    """[D, H, n]: rms_norm of x times silu(gate)."""
+    _check(x.ne == gate.ne and weight.ne == (x.ne[0],), "gated_norm", x, gate, weight.rows)
+    out = t.claim(weight.name, "F32", *x.ne, rows=x.rows)
+    t.append("gated_norm", x.rows, ["out"], x=x, gate=gate, weight=weight.rows, out=out, eps=eps)
+    return out
+
+
 def add(t: Tape, a: Value, b: Value) -> Value:
     """[D, n]."""
     _check(a.ne == b.ne, "add", a, b)
@@ -95,6 +122,15 @@ def glu(t: Tape, gate: Value, up: Value, activation: int) -> Value:
     _check(gate.ne == up.ne, "glu", gate, up)
     out = t.claim(f"{gate.name}.glu", "F32", *gate.ne, rows=gate.rows)
     t.append("glu", gate.rows, ["out"], gate=gate, up=up, out=out, activation=int(activation))
+    return out
+
+
+def gate(t: Tape, x: Value, gate: Value) -> Value:
+    """Same shape as x [D, n] or [D, H, n]: x * sigmoid(gate), of which there is one for each value or each D values."""
+    out = t.claim(f"{x.name}.gate", "F32", *x.ne, rows=x.rows)
+    a, g, b = (v if len(v.ne) == 3 else v.split(v.ne[0]) for v in (x, gate, out))
+    _check(g.ne[1:] == a.ne[1:] and g.ne[0] in (1, a.ne[0]), "gate", x, gate)
+    t.append("gate", x.rows, ["out"], x=a, gate=g, out=b)
     return out
 
 
@@ -149,6 +185,36 @@ def attend(t: Tape, q: Value, cache: Cache, scale: float, softcap: float = 0.0) 
         "attention", q.rows, ["out"], q=q, k_pages=c.k_pages, v_pages=c.v_pages, cell_pos=c.cell_pos,
         page_table=c.page_table, row_seq=c.row_seq, row_pos=c.row_pos, row_cell=c.row_cell, seq_past=None,
         parents=None, sinks=None, out=out, workspace=None, scale=scale, softcap=softcap, window=c.window,
+    )  # fmt: skip
+    return out
+
+
+def conv(t: Tape, x: Value, weight: Weight, state: State) -> Value:
+    """[C, n]: silu of the causal convolution of each channel of x [C, n] with weight [K, C]."""
+    s = state
+    _check(weight.ne == (s.conv.ne[1] + 1, x.ne[0]) and s.conv.ne[0] == x.ne[0], "conv", x, weight.rows)
+    out = t.claim(weight.name, "F32", *x.ne, rows=x.rows)
+    t.append(
+        "conv", x.rows, ["out"], x=x, weight=weight.rows, state=s.conv, row_seq=s.row_seq, seq_slot=s.seq_slot,
+        out_slots=s.out_slots, parents=None, out=out,
+    )  # fmt: skip
+    return out
+
+
+def delta(
+    t: Tape, q: Value, k: Value, v: Value, alpha: Value, beta: Value, a: Weight, dt: Weight, state: State, order: int
+) -> Value:
+    """[dv, n_v, n]: the gated delta rule of q, k [d, n_k, n] and v [dv, n_v, n]; alpha and beta: n_v values a row."""
+    s = state
+    n_v = v.ne[1]
+    alpha, beta = (g if len(g.ne) == 3 else g.split(g.ne[0]) for g in (alpha, beta))
+    _check(q.ne == k.ne and n_v % k.ne[1] == 0 and s.delta.ne[:3] == (v.ne[0], k.ne[0], n_v), "delta", k, v, s.delta)
+    _check(alpha.ne[0] * alpha.ne[1] == n_v and a.ne == dt.ne == (n_v,), "delta", alpha, a.rows, dt.rows)
+    out = t.claim(f"{a.name.rpartition('.')[0]}.delta", "F32", *v.ne, rows=v.rows)
+    t.append(
+        "delta", v.rows, ["out"], q=q, k=k, v=v, alpha=alpha, beta=beta, a=a.rows, dt=dt.rows, state=s.delta,
+        row_seq=s.row_seq, seq_slot=s.seq_slot, out_slots=s.out_slots, parents=None, update=None, out=out,
+        workspace=None, scale=k.ne[0] ** -0.5, order=int(order),
     )  # fmt: skip
     return out
 

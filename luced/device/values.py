@@ -62,6 +62,12 @@ class Value:
             raise ShapeError(f"{self} is not made of heads of {n}")
         return replace(self, ne=(n, self.ne[0] // n, *self.ne[1:]), nb=(self.nb[0], n * self.nb[0], *self.nb[1:]))
 
+    def part(self, begin: int, n: int) -> Value:
+        """[n, ...]: values begin to begin + n of each of its vectors."""
+        if begin + n > self.ne[0]:
+            raise ShapeError(f"{self} has no {n} values from {begin} on")
+        return replace(self, ne=(n, *self.ne[1:]), offset=self.offset + begin * self.nb[0])
+
     def join(self) -> Value:
         """[n, H, ...] seen as [n * H, ...]; heads must be adjacent."""
         assert self.nb[1] == self.ne[0] * self.nb[0], (self.name, self.ne, self.nb)
