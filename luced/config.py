@@ -56,6 +56,7 @@ SETTINGS = (
     Field("pause_s", "int", "Seconds after which a request that nobody reads gives up its memory.", 10, 0, 3600),
     Field("stall_s", "int", "Seconds after which the connection of such a client is closed.", 600, 1, 1 << 30),
     Field("cache_bytes", "int", "Bytes of the KV cache of each model. 0: what fits.", 0, 0, 1 << 60),
+    Field("state_bytes", "int", "Bytes of each model's recurrent states. 0: what fits.", 0, 0, 1 << 60),
 )
 SAMPLING = tuple(f for f in messages.SAMPLING if f.type in ("int", "float") and f.default is not None and f.name != "n")
 MODEL_SETTINGS = (*SAMPLING, N_CTX, messages.KV_TYPE, KEEP_ALIVE)  # of [models."name"]
@@ -84,6 +85,7 @@ class Config:
     keep_alive: str | float = "5m"
     n_batch: int = 512
     cache_bytes: int = 0
+    state_bytes: int = 0
     inference_socket: Path | None = None
     operator_group: str = ""
     max_queue: int = 1024

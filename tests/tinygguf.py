@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from tests import ggml
+from tests import ggml, tinyhybrid
 
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -111,14 +111,16 @@ def tiny_chat_model(
     return _write(writer, tensors, dtype, spelled_out)
 
 
-def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = False) -> Path:
-    """An HF causal LM as the converters write it; with the vocabulary of tiny_chat_model, or with none."""
+def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = False, n_mtp: int = 0) -> Path:
+    """An HF causal LM as the converters write it; with the vocabulary of tiny_chat_model, or with none; a hybrid with
+    n_mtp random blocks of multi-token prediction."""
     config = model.config
-    architecture = ARCHITECTURES[config.model_type]
+    architecture = (ARCHITECTURES | tinyhybrid.ARCHITECTURES)[config.model_type]
+    is_hybrid = config.model_type in tinyhybrid.ARCHITECTURES
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
+    writer.add_block_count(config.num_hidden_layers + n_mtp)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
@@ -130,7 +132,7 @@ def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = Fal
         add_vocabulary(writer)
     else:
         writer.add_tokenizer_model("none")
-    tensors = _tensors(model, architecture)
+    tensors = tinyhybrid.tensors(model, n_mtp) if is_hybrid else _tensors(model, architecture)
     rope = config.rope_parameters
     if architecture == "gemma2":
         writer.add_sliding_window(config.sliding_window)
@@ -145,6 +147,8 @@ def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = Fal
             writer.add_final_logit_softcapping(config.final_logit_softcapping)
         writer.add_float32("gemma3.rope.freq_base_swa", rope["sliding_attention"]["rope_theta"])
         rope = rope["full_attention"]
+    elif is_hybrid:
+        tinyhybrid.add_metadata(writer, config, n_mtp)
     else:
         writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(rope["rope_theta"])
@@ -244,7 +248,7 @@ def _write(writer: gguf.GGUFWriter, tensors: Tensors, dtype: str, spelled_out: b
     name = "ALL_F32" if dtype == "F32" or spelled_out else f"MOSTLY_{dtype}"
     writer.add_file_type(next(kind for kind in gguf.LlamaFileType if kind.name.startswith(name)))
     for name, value in tensors.items():
-        kind = matrix_type if value.ndim > 1 else gguf.GGMLQuantizationType.F32
+        kind = matrix_type if value.ndim > 1 and "conv1d" not in name else gguf.GGMLQuantizationType.F32
         raw = quantised(value, kind)
         if spelled_out:
             raw, kind = gguf.quants.dequantize(raw, kind), gguf.GGMLQuantizationType.F32

@@ -89,11 +89,11 @@ class Heads {
   static float of_head(const luce_tensor &t, int64_t h, int64_t i) {
     return row<const float>(t, h / t.ne[0], i)[h % t.ne[0]];
   }
-  // e^g
+  // e^g, in double: it multiplies itself over all rows to come, and its error with it.
   float decay(int64_t h, int64_t i) const {
-    const float x = of_head(a_.alpha, h, i) + static_cast<const float *>(a_.dt.data)[h];
-    const float softplus = x > 20 ? x : std::log1p(exp(splat(x))[0]);
-    return exp(splat(static_cast<const float *>(a_.a.data)[h] * softplus))[0];
+    const double x = of_head(a_.alpha, h, i) + static_cast<const float *>(a_.dt.data)[h];
+    const double softplus = x > 20 ? x : std::log1p(std::exp(x));
+    return std::exp(static_cast<const float *>(a_.a.data)[h] * softplus);
   }
 
   Tile in_slot(int64_t slot, int64_t h, int64_t column) const {

@@ -56,6 +56,7 @@ def plan(
         kv_type=kv or own.get("kv_type", settings.kv_type),
         n_batch=settings.n_batch,
         cache_bytes=settings.cache_bytes,
+        state_bytes=settings.state_bytes,
     )
     fits = found.n_bytes <= found.free_bytes
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -90,11 +91,12 @@ def serve(
 @click.option("--link-fd", type=int, required=True)
 @click.option("--batch", type=int, required=True)
 @click.option("--cache-bytes", type=int, required=True)
+@click.option("--state-bytes", type=int, required=True)
 @click.option("--threads", type=int, required=True)
 @click.option("--device", required=True)
 @click.option("--isa", required=True)
-def engine(link_fd: int, batch: int, cache_bytes: int, threads: int, device: str, isa: str) -> None:
+def engine(link_fd: int, batch: int, threads: int, **settings: Any) -> None:
     """Run the engine; `luced serve` starts it, with all its settings on the command line."""
     from luced.engine.worker import main as work
 
-    work(link_fd, Config(Path(), n_batch=batch, cache_bytes=cache_bytes, n_threads=threads, device=device, isa=isa))
+    work(link_fd, Config(Path(), n_batch=batch, n_threads=threads, **settings))

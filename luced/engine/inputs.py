@@ -31,6 +31,14 @@ class GroupInputs:
         self.copies = make_value(f"{name}.copies", "input", "I32", 3, MAX_COPIES, rows=self.copies_rows)
 
 
+class StateInputs:
+    """Where this step's rows find and leave their recurrent states."""
+
+    def __init__(self, n_seqs: int, rows: Rows) -> None:
+        self.seq_slot = make_value("states.seq_slot", "input", "I32", n_seqs)
+        self.out_slots = make_value("states.out_slots", "input", "I32", rows.bound, rows=rows)
+
+
 class Inputs:
     """n_batch rows come in, n_seqs of them can be asked for logits."""
 

@@ -70,6 +70,10 @@ def _owners(runner: Runner) -> Iterator[Owner]:
         n_bytes = sum(left.pop(name) for name in [name for name in left if name.startswith(begins)])
         why = f"{group.n_pages} pages of {runner.page_size} tokens in {len(spec.layers)} layers"
         yield Owner(f"kv {group.name}", n_bytes, why + (f" that see {group.window} tokens" if group.window else ""))
+    if (r := runner.spec.recurrent) is not None:
+        for name in [name for name in left if name.endswith("_state")]:
+            del left[name]
+        yield Owner("states", memory["states"], f"{runner.n_states} slots of {r.state_bytes} bytes: running and cached")
     yield Owner("counts", sum(left.values()), f"of tokens, for the penalties of {runner.n_seqs} sequences")
     yield Owner("activations", memory["activations"], f"of a step of {runner.n_batch} rows")
     yield Owner("inputs", memory["inputs"], f"of a step, and the states of {runner.n_seqs} sequences")

@@ -21,19 +21,30 @@ PAGE_SIZE = 32
 MIN_CTX = 512  # of a model whose context was not asked for
 N_SEQS = 64  # sequences of a step
 SHARE_OF_FREE = 0.5  # of what is free beside the weights: what KV pages take at most, unless told
+SHARE_OF_STATES = 0.2  # and what recurrent states take
+N_CHECKPOINTS = 64  # states that the prefix cache has room for beside N_SEQS that run
 N_WINDOWS = 16  # sequences whose windows fit side by side
 CHECK_S = 0.002  # waited for the check of the file, between two steps of other models
 PACK_BYTES = 4 << 20  # packed between two reports of progress
 
 
 def load(
-    path: Path, device: Device, *, n_ctx: int = 0, kv_type: str = "f16", n_batch: int = 512, cache_bytes: int = 0
+    path: Path,
+    device: Device,
+    *,
+    n_ctx: int = 0,
+    kv_type: str = "f16",
+    n_batch: int = 512,
+    cache_bytes: int = 0,
+    state_bytes: int = 0,
 ) -> Generator[tuple[int, int], None, Runner]:
     """Yields (done, total) bytes of weights; returns the model. n_ctx 0: as trained, or less where memory is short.
 
     ModelError: the file is wrong or of no supported kind, or does not fit.
     """
-    runner = record(path, device, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch, cache_bytes=cache_bytes)
+    runner = record(
+        path, device, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch, cache_bytes=cache_bytes, state_bytes=state_bytes
+    )
     try:
         _check_fits(runner)
         total = _tensor_bytes(runner.weights.file)
@@ -48,7 +59,14 @@ def load(
 
 
 def record(
-    path: Path, device: Device, *, n_ctx: int = 0, kv_type: str = "f16", n_batch: int = 512, cache_bytes: int = 0
+    path: Path,
+    device: Device,
+    *,
+    n_ctx: int = 0,
+    kv_type: str = "f16",
+    n_batch: int = 512,
+    cache_bytes: int = 0,
+    state_bytes: int = 0,
 ) -> Runner:
     """The model as `load` would make it, with its ledger, before any memory is taken.
 
@@ -56,7 +74,7 @@ def record(
     """
     file = open_gguf(path)
     try:
-        runner = _record(file, device, n_ctx, kv_type, n_batch, cache_bytes)
+        runner = _record(file, device, n_ctx, kv_type, n_batch, cache_bytes, state_bytes)
         runner.memory = _ledger(runner)
     except BaseException:
         file.close()
@@ -64,7 +82,9 @@ def record(
     return runner
 
 
-def _record(file: File, device: Device, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int) -> Runner:
+def _record(
+    file: File, device: Device, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int, state_bytes: int
+) -> Runner:
     m = file.metadata
     architecture = m.str("general.architecture")
     if architecture not in models.ARCHITECTURES:
@@ -88,7 +108,7 @@ def _record(file: File, device: Device, n_ctx: int, kv_type: str, n_batch: int, 
         if n % BLOCKS[kept][0]:
             raise ModelError("unsupported_model", f"heads of {n} values cannot be kept as {kept}")
     n_ctx, groups = _plan_cache(weights, spec, device, n_ctx, kv_type, n_batch, cache_bytes)
-    limits = Limits(n_ctx, n_batch, N_SEQS, PAGE_SIZE, kv_type)
+    limits = Limits(n_ctx, n_batch, N_SEQS, PAGE_SIZE, kv_type, _n_states(weights, spec, device, state_bytes))
     with _blaming(file):
         runner = Runner(device, spec, module, weights, groups, limits, models.ARCHITECTURES[architecture].capabilities)
     if weights.unused():
@@ -146,6 +166,14 @@ def _plan_cache(
     return fits, groups
 
 
+def _n_states(weights: Weights, spec: Spec, device: Device, state_bytes: int) -> int:
+    """Slots of recurrent states: for all sequences of a step and the prefix cache, or what fits."""
+    if spec.recurrent is None:
+        return 0
+    budget = state_bytes or int(max(0, device.free_bytes() - weights.n_bytes()) * SHARE_OF_STATES)
+    return max(2, min(N_SEQS + N_CHECKPOINTS, budget // spec.recurrent.state_bytes))
+
+
 def _tensor_bytes(file: File) -> int:
     return sum(t.n_bytes for t in file.tensors.values())
 
@@ -162,12 +190,14 @@ def _window_pages(group: Group, n_batch: int) -> int:
 def _ledger(runner: Runner) -> dict[str, int]:
     """Bytes by owner."""
     packed, rows = _weights(runner)
-    cache = [s for t in runner.tapes for s in t.storages("cache")]
+    cache = dict.fromkeys(s for t in runner.tapes for s in t.storages("cache"))
+    state_bytes = runner.n_states * (runner.spec.recurrent.state_bytes if runner.spec.recurrent else 0)
     inputs = [s for t in runner.tapes for s in t.storages("input", "host", "constant")]
     return {
         "weights": sum(aligned(s.n_bytes) for s in packed),
         "weights_mapped": sum(s.n_bytes for s in rows),
-        "kv": sum(aligned(s.n_bytes) for s in dict.fromkeys(cache)),
+        "kv": sum(aligned(s.n_bytes) for s in cache) - state_bytes,
+        **({"states": state_bytes} if state_bytes else {}),
         "activations": runner.tape.plan_activations()[1],
         "inputs": sum(aligned(s.n_bytes) for s in dict.fromkeys(inputs)),
     }

@@ -119,7 +119,8 @@ def chunk_of(runner: Runner, s: Sequence, position: int, n_rows: int, n_out: int
     pages = range(n_pages)
     s.tables = [Table("i", [p % g.n_pages if p >= n_pages - g.n_pages else -1 for p in pages]) for g in runner.groups]
     slots = tuple([_slot(table, c, runner.page_size) for c in range(position, end)] for table in s.tables)
-    return Chunk(s, s.tokens[position:end], position, slots, n_out, position == 0)
+    stores = ((n_rows - 1, 0),) if runner.n_states else ()
+    return Chunk(s, s.tokens[position:end], position, slots, n_out, position == 0, 0 if position else -1, stores)
 
 
 def _slot(table: Table[int], cell: int, page_size: int) -> int:

@@ -34,6 +34,8 @@ class Chunk(NamedTuple):
     slots: tuple[list[int], ...]  # for each group, the slot (page * page_size + offset) of each token's cell
     n_out: int  # 1: its last row is the sequence's last known token, and the next one is drawn from it; else 0
     fresh: bool
+    source: int = -1  # the slot of the recurrent state that its first row goes on from; -1: from zeros
+    stores: tuple[tuple[int, int], ...] = ()  # (row of the chunk, slot): where the state after some rows is stored
 
     @property
     def has_result(self) -> bool:
@@ -69,6 +71,7 @@ class Model(Protocol):
     n_vocab: int
     page_size: int  # tokens that a page of any group covers
     groups: tuple[GroupSpec, ...]  # the first has no window
+    n_states: int  # slots of recurrent states; 0: it has none
     n_batch: int  # most rows of a step
     n_seqs: int  # most sequences of a step: slots are 0..n_seqs - 1
     memory: dict[str, int]  # bytes by owner

@@ -4,14 +4,17 @@ A node is one page of tokens. Only full nodes have children; a node with fewer t
 tokens are a prefix of a sibling's. A sequence that matches part of a page copies those cells; the page's own writer
 goes on behind them, which a node does not see: cells are only ever appended.
 
-In groups with a window a node may lack its page (-1). A match is cut to where every group can continue.
+In groups with a window a node may lack its page (-1), and of recurrent states there are few: a match is cut to where
+every group can continue.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import MutableSequence, Sequence
+from operator import itemgetter
 
+from luced.engine.checkpoints import Checkpoints
 from luced.engine.pages import Pool
 from luced.engine.plan import GroupSpec
 
@@ -21,25 +24,35 @@ Key = tuple[int, ...]
 
 
 class Node:
-    """`tokens` at the depth of the node, and for each group the page with their cells, or -1."""
+    """`tokens` at the depth of the node, for each group the page with their cells, or -1, and slots of the recurrent
+    states after some of them."""
 
-    __slots__ = ("children", "pages", "parent", "tokens")
+    __slots__ = ("children", "pages", "parent", "states", "tokens")
 
     def __init__(self, parent: Node | None, tokens: Key, pages: list[int]) -> None:
         self.parent = parent
         self.tokens = tokens
         self.pages = pages
         self.children: dict[Key, Node] = {}
+        self.states: dict[int, int] = {}  # by the number of its tokens: a slot
 
 
 class PrefixCache:
     """All pages are of `pools`; who matches a node holds its pages itself."""
 
-    def __init__(self, groups: tuple[GroupSpec, ...], page_size: int, pools: list[Pool]) -> None:
+    def __init__(
+        self,
+        groups: tuple[GroupSpec, ...],
+        page_size: int,
+        pools: list[Pool],
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        """With `checkpoints` a match ends where a state is kept."""
         assert groups[0].window == 0, "the first cache group must not have a window"
         self._groups = groups
         self._page_size = page_size
         self._pools = pools
+        self._checkpoints = checkpoints
         self._roots: dict[str, Node] = {}
         # Least recently used first. All nodes, children before their parents: the first that nobody uses is a leaf. For
         # each group with a window the nodes that have its page, parents first: what the window has left goes first.
@@ -69,7 +82,7 @@ class PrefixCache:
         if closest is not None:
             path.append(closest)
             length += n_common
-        length = self._cut(path, length)
+        path, length = self._continued(self._roots[tenant], tokens, path, length)
         return path[: -(-length // size)], length
 
     def insert(self, tenant: str, tokens: list[int], n_tokens: int, tables: Tables, path: list[Node]) -> Node | None:
@@ -124,8 +137,35 @@ class PrefixCache:
         """Lets go of everything."""
         for node in self._nodes:
             self._empty(node)
+            self._forget(node)
         self._nodes.clear()
         self._roots.clear()
+
+    def _continued(self, root: Node, tokens: list[int], path: list[Node], length: int) -> tuple[list[Node], int]:
+        """At most `length` from where every group can continue: its nodes, its length."""
+        while (cut := self._cut(path, length)) and self._checkpoints is not None:
+            path, length = self._last_state(root, tokens, path, cut)
+            if length == cut == self._cut(path, length):
+                break
+        return path, cut
+
+    def _last_state(self, root: Node, tokens: list[int], path: list[Node], length: int) -> tuple[list[Node], int]:
+        """At most `length` such that a state is kept there, perhaps by a node beside the path that begins alike."""
+        size = self._page_size
+        for depth in range((length - 1) // size, -1, -1):
+            parent, begin = path[depth - 1] if depth else root, depth * size
+            here = tuple(tokens[begin : min(begin + size, length)])
+            found = [
+                (n, child)
+                for child in parent.children.values()
+                if child.states
+                for n in child.states
+                if child.tokens[:n] == here[:n] and n <= len(here)
+            ]
+            if found:
+                n, child = max(found, key=itemgetter(0))
+                return [*path[:depth], child], begin + n
+        return [], 0
 
     def _cut(self, path: list[Node], length: int) -> int:
         """At most `length` such that each window before it has all its pages."""
@@ -182,12 +222,17 @@ class PrefixCache:
     def _remove(self, node: Node) -> None:
         assert not node.children, "a node was used after its parent"
         self._empty(node)
+        self._forget(node)
         del self._nodes[node]
         parent = node.parent
         assert parent is not None
         del parent.children[node.tokens]
         if parent.parent is None and not parent.children:
             self._roots = {tenant: root for tenant, root in self._roots.items() if root.children}
+
+    def _forget(self, node: Node) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.forget(node)
 
     def _empty(self, node: Node) -> None:
         for g, page in enumerate(node.pages):

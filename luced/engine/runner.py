@@ -12,8 +12,9 @@ import numpy.typing as npt
 from luced import ops
 from luced.device.abi import FaultCode
 from luced.device.device import Device, Program
-from luced.device.values import make_value
-from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, ROW_STATE, SAMPLE_ROW, GroupInputs, Inputs
+from luced.device.values import Value, make_value
+from luced.engine.arrays import Arrays
+from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, GroupInputs, Inputs, StateInputs
 from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan, kv_types
 from luced.engine.pooling import Pooler
 from luced.engine.sequence import Sequence
@@ -33,6 +34,7 @@ class Limits(NamedTuple):
     n_seqs: int  # sequences of a step
     page_size: int  # cells of a page
     kv_type: str
+    n_states: int  # slots of recurrent states
 
 
 class Runner:
@@ -51,16 +53,17 @@ class Runner:
         """Records the tapes. ModelError, ShapeError: the file's tensors do not make this architecture."""
         self.device, self.spec, self.weights, self.groups = device, spec, weights, groups
         self.architecture, self.n_vocab = spec.architecture, spec.n_vocab
-        self.n_ctx, self.n_batch, self.n_seqs, self.page_size, self.kv_type = limits
+        self.n_ctx, self.n_batch, self.n_seqs, self.page_size, self.kv_type, self.n_states = limits
         self.memory: dict[str, int] = {}
         self._held: list[Any] = []
         self._n_counted: dict[int, int] = {}  # by slot: generated tokens in its row of counts
         i = self.inputs = Inputs(self.n_batch, self.n_seqs, self.n_vocab)
         self.group_inputs = [GroupInputs(g, self.page_size, self.n_ctx, self.n_seqs, i.rows) for g in groups]
-        caches = self._caches()
+        self.state_inputs = StateInputs(self.n_seqs, i.rows) if spec.recurrent else None
+        caches, self.states = self._caches(), self._states()
 
         self.tape = Tape()
-        batch = Batch(i.tokens, i.positions, i.out_index, caches)
+        batch = Batch(i.tokens, i.positions, i.out_index, caches, self.states)
         x = module.build(self.tape, spec, weights, batch)
         self.n_body = len(self.tape.calls)
         self.capabilities, self.pooling = capabilities, spec.pooling
@@ -82,7 +85,7 @@ class Runner:
                 ops.kv_copy(tape, inputs.copies, caches[layer])
             self.copy_tapes.append(tape)
 
-    def _caches(self) -> tuple[ops.Cache, ...]:
+    def _caches(self) -> dict[int, ops.Cache]:
         s, i = self.spec, self.inputs
         caches: dict[int, ops.Cache] = {}
         k_type, v_type = kv_types(self.kv_type)
@@ -96,7 +99,26 @@ class Runner:
                 caches[layer] = ops.Cache(
                     k, v, g.cell_pos, g.page_table, g.slots, i.row_seq, i.positions, i.row_cell, group.window
                 )  # fmt: skip
-        return tuple(caches[layer] for layer in range(s.n_layer))
+        return caches
+
+    def _states(self) -> dict[int, ops.State]:
+        r, i = self.spec.recurrent, self.state_inputs
+        if r is None or i is None:
+            return {}
+
+        def cache(name: str, *ne: int) -> Value:
+            return make_value(name, "cache", "F32", *ne, self.n_states)
+
+        return {
+            layer: ops.State(
+                cache(f"blk.{layer}.conv_state", r.n_channels, r.n_taps - 1),
+                cache(f"blk.{layer}.delta_state", r.d_v, r.d_k, r.n_v),
+                self.inputs.row_seq,
+                i.seq_slot,
+                i.out_slots,
+            )
+            for layer in r.layers
+        }
 
     # ---- memory ----
 
@@ -121,7 +143,7 @@ class Runner:
         self.pooler = Pooler(self.device.view(self.hidden)) if self.hidden else None
         self.count_program = self.device.compile(self.count_tape.calls)
         self.copy_programs = [self.device.compile(t.calls) for t in self.copy_tapes]
-        self.arrays = _Arrays(self)
+        self.arrays = Arrays(self)
         for program in (self.program, self.pooled_program, self.count_program, *self.copy_programs):
             program.run()  # no rows: checks that there is a kernel for every call
 
@@ -180,6 +202,7 @@ class Runner:
         positions: list[int] = []
         row_seq: list[int] = []
         slots: list[list[int]] = [[] for _ in a.groups]
+        out_slots: list[int] = []
         drawing: list[Chunk] = []
         out_index: list[int] = []
         for chunk in plan.chunks:
@@ -190,6 +213,11 @@ class Runner:
             for g, table, all_slots, own in zip(a.groups, s.tables, slots, chunk.slots, strict=True):
                 all_slots += own
                 g.page_table[s.slot, : len(table)] = table
+            if self.n_states:
+                a.seq_slot[s.slot] = chunk.source
+                out_slots += [-1] * n
+                for i, slot in chunk.stores:
+                    out_slots[i - n] = slot
             if chunk.fresh:
                 self._start(s)
             if chunk.n_out:
@@ -199,6 +227,8 @@ class Runner:
         a.tokens[:n], a.positions[:n], a.row_cell[:n], a.row_seq[:n] = tokens, positions, positions, row_seq
         for g, all_slots in zip(a.groups, slots, strict=True):
             g.slots[:n] = all_slots
+        if self.n_states:
+            a.out_slots[:n] = out_slots
         a.n_rows[0], a.n_out[0] = n, plan.n_out
         a.out_index[:m] = out_index
         a.state_slots[:m] = [chunk.sequence.slot for chunk in drawing]
@@ -267,34 +297,3 @@ def _lost(fault: FaultCode) -> EngineError:
 def penalised(s: Sequence) -> bool:
     p = s.sampling
     return p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
-
-
-class _GroupArrays:
-    def __init__(self, device: Device, g: GroupInputs) -> None:
-        self.page_table = device.view(g.page_table)
-        self.slots = device.view(g.slots)
-        self.copies = device.view(g.copies)
-        self.n_copies = device.view(g.copies_rows.counter)
-
-
-class _Arrays:
-    """The inputs and outputs as arrays, rows first."""
-
-    def __init__(self, runner: Runner) -> None:
-        device, i = runner.device, runner.inputs
-        view = device.view
-        self.n_rows, self.n_out, self.n_count = (view(r.counter) for r in (i.rows, i.out_rows, i.count_rows))
-        self.tokens, self.positions, self.row_seq = view(i.tokens), view(i.positions), view(i.row_seq)
-        self.row_cell, self.out_index = view(i.row_cell), view(i.out_index)
-        self.groups = [_GroupArrays(device, g) for g in runner.group_inputs]
-        self.sample_rows = view(i.sample_rows).view(SAMPLE_ROW)
-        self.bias_ids, self.bias_values = view(i.bias_ids), view(i.bias_values)
-        self.state_slots, self.stop_ids = view(i.state_slots), view(i.stop_ids)
-        self.row_state = view(i.row_state).view(ROW_STATE)
-        self.finish = self.row_state["finish"]
-        self.count_slots, self.count_tokens = view(i.count_slots), view(i.count_tokens)
-        self.count_amount = view(i.count_amount)
-        self.logits, self.emitted = view(runner.logits), view(runner.emitted)
-        self.logprob = view(runner.drawn.logprob)
-        self.top_ids, self.top_logprobs = view(runner.drawn.top_ids), view(runner.drawn.top_logprobs)
-        self.rows_of_slots = np.zeros(runner.n_seqs, SAMPLE_ROW)  # but for position and token

@@ -29,7 +29,7 @@ class Scheduler:
     """The requests of one model."""
 
     def __init__(self, model: Model) -> None:
-        self.cache = Cache(model.groups, model.page_size)
+        self.cache = Cache(model.groups, model.page_size, model.n_states)
         self.n_ctx = min(model.n_ctx, self.cache.n_cells)
         self.n_vocab = model.n_vocab
         self.n_batch = model.n_batch
@@ -149,7 +149,10 @@ class Scheduler:
             n_out = int(sequence.n_left > 0)
             if sequence.queued:
                 clients.unqueue(sequence)
-        self._chunks[sequence] = Chunk(sequence, sequence.tokens[begin:end], begin, slots, n_out, sequence.is_fresh)
+        stores = self.cache.stores(sequence, n_rows)
+        self._chunks[sequence] = Chunk(
+            sequence, sequence.tokens[begin:end], begin, slots, n_out, sequence.is_fresh, sequence.source, stores
+        )
 
     def _n_rows(self, sequence: Sequence, n: int) -> int:
         """As many of its next n rows as there are pages for, once those of worse rank have made room."""
@@ -196,12 +199,8 @@ class Scheduler:
             result = next(results) if chunk.has_result else None
             if sequence.ended:  # another choice of its request broke in this step
                 continue
-            sequence.n_done += len(chunk.tokens)
             sequence.is_fresh = False
-            self.cache.copied(sequence)
-            if chunk.position < sequence.n_prompt or len(chunk.tokens) > 1:
-                self.cache.keep(sequence)
-            self.cache.trim(sequence)
+            self.cache.ran(sequence, len(chunk.tokens))
             if not sequence.has_spoken:
                 messages += self._prefilled(sequence, now)
             if result:
@@ -230,6 +229,7 @@ class Scheduler:
     def _emit(self, sequence: Sequence, emitted: Emitted, now: float) -> list[Message]:
         if emitted.finish == BROKEN:
             error = ModelError("bad_model_file", "the model's logits are not numbers: its weights must be damaged")
+            self.cache.distrust(sequence.request.sequences)
             self.abandon(sequence.request.id)
             return [Failed(sequence.request.id, error.to_wire())]
         if emitted.vector is not None:

@@ -61,6 +61,7 @@ class Sequence:
 
     __slots__ = (
         "arrived_s",
+        "checkpoints",
         "choice",
         "client",
         "copies",
@@ -73,6 +74,7 @@ class Sequence:
         "n_done",
         "n_known",
         "n_prompt",
+        "n_state",
         "order",
         "path",
         "pooling",
@@ -81,8 +83,11 @@ class Sequence:
         "request",
         "sampling",
         "slot",
+        "source",
         "started_s",
+        "state",
         "stop_ids",
+        "stored",
         "tables",
         "tenant",
         "tokens",
@@ -101,6 +106,11 @@ class Sequence:
         self.tables: list[Table[int]] = []  # one for each cache group, while it runs
         self.path: list[Node] = []  # the prefix tree's nodes of its full pages
         self.copies: list[tuple[int, int, int, int]] = []  # group, src, dst, n_cells: to be done before its next chunk
+        self.state = -1  # its slot of recurrent state, while it runs
+        self.source = -1  # the slot that its next row goes on from: its own or a checkpoint's; -1: from zeros
+        self.n_state = -1  # tokens whose state that is
+        self.checkpoints: list[int] = []  # token counts after which the state is kept
+        self.stored: list[tuple[int, int]] = []  # (token count, slot) of those that the planned step stores
         self.slot = -1  # row of the device's row states and counts, while it runs
         self.sampling: Sampling = generate.sampling
         self.stop_ids: list[int] = generate.stop_ids

@@ -230,6 +230,7 @@ def main(link_fd: int, config: Config, open_device: Callable[[Config], Cpu] = op
                 kv_type=message.kv_type,
                 n_batch=config.n_batch,
                 cache_bytes=config.cache_bytes,
+                state_bytes=config.state_bytes,
             )
 
         port = Port(end)

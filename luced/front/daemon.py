@@ -241,4 +241,5 @@ def default_engine_command(config: Config) -> list[str]:
         *(sys.executable, "-P", "-m", "luced", "engine"),
         *("--device", config.device, "--isa", config.isa, "--threads", str(config.n_threads)),
         *("--batch", str(config.n_batch), "--cache-bytes", str(config.cache_bytes)),
+        *("--state-bytes", str(config.state_bytes)),
     ]

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from luced.device.values import Value
 from luced.models.rope import Rope
 from luced.models.spec import Spec
 from luced.models.weights import Block, Weights
-from luced.ops import Cache, Weight, glu, matmul, rms_norm, rope_angles, rows_of, softcap
+from luced.ops import Cache, State, Weight, glu, matmul, rms_norm, rope_angles, rows_of, softcap
 from luced.tape import Tape, constant
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A step's inputs: tokens and positions [n], the rows [m] whose logits are wanted, a cache for each layer."""
+    """A step's inputs: tokens and positions [n], the rows [m] whose logits are wanted, a cache for each attending layer
+    and a state for each recurrent one."""
 
     tokens: Value
     positions: Value
     out_index: Value
-    caches: tuple[Cache, ...]
+    caches: Mapping[int, Cache]
+    states: Mapping[int, State]
 
 
 def linear(t: Tape, block: Block, name: str, x: Value, add: Value | None = None) -> Value:

@@ -25,6 +25,29 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Recurrent:
+    """Layers that keep a state of fixed size instead of keys and values: a convolution's last inputs, and the matrices
+    of the delta rule, one for each value head."""
+
+    layers: tuple[int, ...]
+    n_k: int  # heads of keys
+    n_v: int  # and of values
+    d_k: int  # values of a key
+    d_v: int
+    n_taps: int  # of the convolution
+
+    @property
+    def n_channels(self) -> int:
+        """That the convolution sees: q, k and v."""
+        return 2 * self.n_k * self.d_k + self.n_v * self.d_v
+
+    @property
+    def state_bytes(self) -> int:
+        """Of one sequence, in F32."""
+        return 4 * len(self.layers) * ((self.n_taps - 1) * self.n_channels + self.n_v * self.d_v * self.d_k)
+
+
+@dataclass(frozen=True)
 class Spec:
     architecture: str
     n_layer: int
@@ -39,6 +62,8 @@ class Spec:
     attention_scale: float
     rope: Rope
     groups: tuple[Group, ...]
+    recurrent: Recurrent | None = None
+    n_mtp: int = 0  # blocks after the last layer that predict further tokens, for speculation
     rope_window: Rope | None = None  # of the windowed layers, where it differs
     attention_softcap: float = 0.0
     final_softcap: float = 0.0

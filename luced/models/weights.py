@@ -33,6 +33,12 @@ class Weights:
     def block(self, i: int) -> Block:
         return Block(self, f"blk.{i}.")
 
+    def keep(self, i: int, needed: tuple[str, ...]) -> None:
+        """Makes all weights of block i, which no tape here reads. ModelError: it lacks one of `needed`."""
+        for name in (*(f"blk.{i}.{name}" for name in needed), *self.file.tensors):
+            if name.startswith(f"blk.{i}."):
+                self[name]
+
     def floats(self, name: str) -> list[float] | None:
         """The values of a small F32 tensor, None where it is missing."""
         weight = self.get(name)

@@ -1,7 +1,7 @@
 """A model without arithmetic whose tokens depend on every cell that a row sees.
 
 A cell holds a number made of its token, its position and all cells that its row saw: a wrong page, a stale cell, a copy
-that was forgotten or a window that was cut too short changes all that follows.
+that was forgotten or a window that was cut too short changes all that follows. So does a wrong recurrent state.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ class FakeModel:
         n_batch: int = 16,
         n_seqs: int = 4,
         n_ctx: int = 1 << 20,
+        n_states: int = 0,
     ) -> None:
         self.groups = groups
         self.page_size = page_size
         self.n_batch = n_batch
         self.n_seqs = n_seqs
         self.n_ctx = n_ctx
+        self.n_states = n_states
         self.memory = {"kv": 1}
         self.is_closed = False
         self.plans: list[Plan] = []
         self._cells = [[-1] * (group.n_pages * page_size) for group in groups]
+        self._states = [-3] * n_states  # what no row has stored
         self._rows: list[_Row | None] = [None] * n_seqs
 
     def step(self, plan: Plan) -> list[Emitted]:
@@ -47,6 +50,13 @@ class FakeModel:
             self._copy(cells, copies)
         written = [slot for chunk in plan.chunks for slot in chunk.slots[0]]
         assert len(written) == len(set(written)), "two rows write the same cell"
+        before = list(self._states)
+        stored = [slot for chunk in plan.chunks for _, slot in chunk.stores]
+        assert len(stored) == len(set(stored)), "two rows store in one slot"
+        for chunk in plan.chunks if self._states else ():
+            assert chunk.stores[-1][0] == len(chunk.tokens) - 1
+            assert (chunk.source < 0) == (chunk.position == 0)
+            assert chunk.source not in {s for other in plan.chunks if other is not chunk for _, s in other.stores}
         emitted = []
         for chunk in plan.chunks:
             sequence = chunk.sequence
@@ -54,9 +64,15 @@ class FakeModel:
                 generated = sequence.tokens[sequence.n_prompt :]
                 self._rows[sequence.slot] = _Row(sequence.n_left, frozenset(sequence.stop_ids), list(generated))
             value = 0
+            state = before[chunk.source] if self._states and chunk.source >= 0 else 0
+            stores = dict(chunk.stores)
             for i, token in enumerate(chunk.tokens):
                 position = chunk.position + i
-                value = self._value(sequence.tables, token, position)
+                value = self._value(sequence.tables, token, position, state)
+                if self._states:
+                    state = hash((state, token))
+                if i in stores:
+                    self._states[stores[i]] = state
                 for cells, slots in zip(self._cells, chunk.slots, strict=True):
                     cells[slots[i]] = value
             if chunk.has_result and sequence.pooling:  # the vector is what the last row saw
@@ -80,14 +96,14 @@ class FakeModel:
             src, dst = src * self.page_size, dst * self.page_size
             cells[dst : dst + n] = cells[src : src + n]
 
-    def _value(self, tables: Sequence[Sequence[int]], token: int, position: int) -> int:
+    def _value(self, tables: Sequence[Sequence[int]], token: int, position: int, state: int) -> int:
         seen = []
         for cells, group, table in zip(self._cells, self.groups, tables, strict=True):
             first = max(0, position - group.window + 1) if group.window else 0
             for cell in range(first, position):
                 page = table[cell // self.page_size]
                 seen.append(cells[page * self.page_size + cell % self.page_size] if page >= 0 else -2)
-        return hash((token, position, *seen))
+        return hash((token, position, state, *seen))
 
 
 class _Row:
@@ -109,9 +125,12 @@ def _draw(value: int, seed: int, choice: int, position: int, generated: list[int
     return hash((value, seed, choice, position, *sorted(generated))) % N_VOCAB
 
 
-def alone(groups: tuple[GroupSpec, ...], generate: Generate, choice: int) -> tuple[list[int], str]:
+def alone(
+    groups: tuple[GroupSpec, ...], generate: Generate, choice: int, has_state: bool = False
+) -> tuple[list[int], str]:
     """Tokens and reason of a choice by definition: no pages, no chunks, no company."""
     values: list[int] = []
+    state = 0
     generated: list[int] = []
     tokens = list(generate.prompt)
     while True:
@@ -119,7 +138,8 @@ def alone(groups: tuple[GroupSpec, ...], generate: Generate, choice: int) -> tup
             seen = []
             for group in groups:
                 seen += values[max(0, position - group.window + 1) if group.window else 0 : position]
-            values.append(hash((tokens[position], position, *seen)))
+            values.append(hash((tokens[position], position, state, *seen)))
+            state = hash((state, tokens[position])) if has_state else 0
         if len(generated) == generate.max_tokens:
             return generated, "length"
         token = _draw(values[-1], generate.sampling.seed, choice, len(tokens), generated)

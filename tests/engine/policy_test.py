@@ -14,9 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from luced.engine import scheduler as scheduler_module
 from luced.engine.cache import Cache
+from luced.engine.checkpoints import Checkpoints
 from luced.engine.plan import GroupSpec
 from luced.engine.prefix import Node
 from luced.engine.scheduler import Scheduler
+from luced.engine.sequence import Sequence
 from luced.errors import RequestError
 from luced.link import Finished, Generate, Message, Progress, Sampling, Tokens
 from tests.engine.fake import N_VOCAB, FakeModel, alone
@@ -41,11 +43,29 @@ def check_cache(cache: Cache, scheduler: Scheduler) -> None:
         table = sequence.tables[0].tolist() if sequence.tables else []
         assert [node.pages[0] for node in sequence.path] == table[: len(sequence.path)]
         assert set(sequence.path) <= set(nodes)
+    if cache.checkpoints is not None:
+        check_states(cache.checkpoints, nodes, sequences)
     for node in nodes:
         assert node.pages[0] >= 0
         keys = sorted(node.children)
         assert not any(b[: len(a)] == a for a, b in pairwise(keys))
         assert not node.children or len(node.tokens) == cache.page_size
+
+
+def check_states(checkpoints: Checkpoints, nodes: list[Node], sequences: list[Sequence]) -> None:
+    """Every slot is accounted for: sequences, checkpoints, free list."""
+    users: Counter[int] = Counter()
+    for sequence in sequences:
+        assert (sequence.state >= 0) == (sequence.slot >= 0)
+        users.update({sequence.state, sequence.source} - {-1})
+        assert not sequence.stored
+    kept = [slot for node in nodes for slot in node.states.values()]
+    pool = checkpoints.pool
+    assert len(kept) == len(set(kept)), "two checkpoints have one slot"
+    assert pool.n_users == [users[slot] for slot in range(pool.n_pages)]
+    assert [slot for slot in range(pool.n_pages) if pool._cached[slot]] == sorted(kept)
+    assert set(checkpoints._kept) == {(node, n) for node in nodes for n in node.states}
+    assert all(0 < n <= len(node.tokens) for node in nodes for n in node.states)
 
 
 def _nodes(prefix: Any) -> list[Node]:
@@ -79,17 +99,27 @@ class Policy(RuleBasedStateMachine):
         n_batch=st.integers(1, 24),
         n_seqs=st.integers(1, 5),
         chunk=st.integers(1, 8),
+        n_states=st.sampled_from([0, 0, 2, 3, 5, 9]),
     )
     def open(
-        self, page_size: int, n_pages: int, window: int, n_window_pages: int, n_batch: int, n_seqs: int, chunk: int
+        self,
+        page_size: int,
+        n_pages: int,
+        window: int,
+        n_window_pages: int,
+        n_batch: int,
+        n_seqs: int,
+        chunk: int,
+        n_states: int,
     ) -> None:
         groups: tuple[GroupSpec, ...] = (GroupSpec("full", n_pages),)
         if window:
             most = (window + page_size - 2) // page_size + 1
             groups += (GroupSpec("swa", most + 1 + n_window_pages, window),)
         scheduler_module.CHUNK = chunk
-        self.model = FakeModel(groups, page_size, n_batch, n_seqs)
+        self.model = FakeModel(groups, page_size, n_batch, n_seqs, n_states=n_states)
         self.shape = (groups, page_size, n_batch, n_seqs)
+        self.n_states = n_states
         self.scheduler = Scheduler(self.model)
 
     @rule(data=st.data())
@@ -107,6 +137,7 @@ class Policy(RuleBasedStateMachine):
             stop_ids=data.draw(st.lists(st.integers(0, N_VOCAB - 1), max_size=3)),
             max_tokens=data.draw(st.integers(0, 12)),
             n=data.draw(st.sampled_from([1, 1, 1, 2, 3])),
+            boundaries=data.draw(st.lists(st.integers(1, len(prompt)), max_size=4)),
             priority=data.draw(st.sampled_from(["interactive", "agent", "batch"])),
             tenant=data.draw(st.sampled_from(["a", "a", "a", "b"])),
             client=data.draw(st.integers(0, 3)),
@@ -160,7 +191,7 @@ class Policy(RuleBasedStateMachine):
     def restart(self) -> None:
         """Another engine goes on where this one stands."""
         left = list(self.scheduler.requests)
-        self.model = FakeModel(*self.shape)
+        self.model = FakeModel(*self.shape, n_states=self.n_states)
         self.scheduler = Scheduler(self.model)
         for request_id in left:
             generate = self.generates[request_id]
@@ -224,11 +255,13 @@ class Policy(RuleBasedStateMachine):
         check_cache(self.scheduler.cache, self.scheduler)
         self.scheduler.cache.prefix.clear()
         assert all(pool.n_free == pool.n_pages for pool in self.scheduler.cache.pools)
+        if (checkpoints := self.scheduler.cache.checkpoints) is not None:
+            assert checkpoints.pool.n_free == checkpoints.pool.n_pages
         assert self.scheduler._running._slots.n_free == min(self.model.n_seqs, max(1, self.model.n_batch // 2))
         assert not any(clients._clients or clients._tenants for clients in self.scheduler._classes)
 
     def check_answer(self, request_id: int, generate: Generate, choice: int) -> None:
-        tokens, reason = alone(self.model.groups, generate, choice)
+        tokens, reason = alone(self.model.groups, generate, choice, self.model.n_states > 0)
         finished, said = self.finished[request_id, choice], self.said.get((request_id, choice), [])
         if (request_id, choice) in self.truncated:
             assert finished.reason == "truncated"

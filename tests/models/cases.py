@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from tests import tinygguf
+from tests import tinygguf, tinyhybrid
 
 GOLDENS = Path(__file__).parent / "goldens"
 N_TOKENS = 80
@@ -51,6 +51,15 @@ GEMMA2: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 34, "head_dim"
 }
 
 
+HYBRID: dict[str, Any] = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 7, "head_dim": 16} | {
+    "layer_types": (["linear_attention"] * 2 + ["full_attention"]) * 2 + ["linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+
+
 @dataclass(frozen=True)
 class Case:
     """max|ours - HF's| over logits is at most `tolerance` times max|HF's logit|."""
@@ -60,6 +69,7 @@ class Case:
     dtype: str = "F32"  # of the matrices
     tolerance: float = 1e-5
     gain: float = 2.0  # of the matrices: sharp attention, so that a wrong angle or mask shows
+    n_mtp: int = 0  # blocks of multi-token prediction, which no step runs
 
 
 CASES = {
@@ -75,6 +85,13 @@ CASES = {
     "qwen2_untied": Case("qwen2", {"tie_word_embeddings": False, "num_key_value_heads": 4, "head_dim": 10}, gain=1.5),
     "qwen3": Case("qwen3", {"tie_word_embeddings": True}),
     "qwen3_untied": Case("qwen3", {"tie_word_embeddings": False, "num_key_value_heads": 1}),
+    "qwen35": Case("qwen35", HYBRID | {"tie_word_embeddings": True}, gain=1.5, n_mtp=1),
+    "qwen35_untied": Case(
+        "qwen35",
+        HYBRID
+        | {"linear_num_value_heads": 2, "linear_key_head_dim": 12, "linear_value_head_dim": 20, "num_hidden_layers": 5}
+        | {"layer_types": ["full_attention", *["linear_attention"] * 3, "full_attention"], "linear_conv_kernel_dim": 3},
+    ),
     "gemma2": Case("gemma2", GEMMA2),
     "gemma2_wide": Case("gemma2", GEMMA2 | {"sliding_window": 40, "num_key_value_heads": 2}),
     "gemma3": Case("gemma3", GEMMA),
@@ -100,6 +117,7 @@ def make(case: Case) -> Any:
     config_class, model_class = {
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
         "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+        "qwen35": (transformers.Qwen3_5TextConfig, transformers.Qwen3_5ForCausalLM),
         "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
         "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
         "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
@@ -116,11 +134,22 @@ def make(case: Case) -> Any:
 
 def _random(random: np.random.Generator, name: str, shape: tuple[int, ...], case: Case) -> NDArray[np.float32]:
     value = random.standard_normal(shape).astype(np.float32)
+    if name.endswith("A_log"):
+        return value - 2  # a memory of some tokens
+    if "conv1d" in name:
+        return 0.5 * value
     if len(shape) > 1:
         value *= case.gain / math.sqrt(shape[1])
         kind = gguf.GGMLQuantizationType[case.dtype]
         return np.asarray(gguf.quants.dequantize(gguf.quants.quantize(value, kind), kind))
-    return 0.3 * value + (0 if name.endswith("bias") or case.architecture in tinygguf.PLUS_ONE else 1)
+    return 0.3 * value + (0 if name.endswith("bias") or _is_zero_centred(name, case) else 1)
+
+
+def _is_zero_centred(name: str, case: Case) -> bool:
+    """Whether HF adds 1 to the weight of this norm."""
+    if case.architecture in tinyhybrid.ARCHITECTURES.values():
+        return not name.endswith("linear_attn.norm.weight")
+    return case.architecture in tinygguf.PLUS_ONE
 
 
 def reference(model: Any, ids: list[int]) -> NDArray[np.float32]:

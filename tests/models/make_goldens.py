@@ -18,7 +18,7 @@ def main() -> None:
     for name in sys.argv[1:] or CASES:
         case = CASES[name]
         model = make(case)
-        path = tinygguf.export(model, GOLDENS / f"{name}.gguf", case.dtype)
+        path = tinygguf.export(model, GOLDENS / f"{name}.gguf", case.dtype, n_mtp=case.n_mtp)
         np.savez_compressed(GOLDENS / f"{name}.npz", tokens=tokens(case), logits=reference(model, tokens(case)))
         assert path.stat().st_size < MAX_BYTES, (name, path.stat().st_size)
         print(f"{name}: {path.stat().st_size} bytes")

@@ -42,12 +42,12 @@ def test_live(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     case = CASES[name]
     model = make(case)
-    path = tinygguf.export(model, tmp_path / "m.gguf", case.dtype)
+    path = tinygguf.export(model, tmp_path / "m.gguf", case.dtype, n_mtp=case.n_mtp)
     assert_near(logits(path, tokens(case)), reference(model, tokens(case)), case.tolerance)
 
 
 @pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
-@pytest.mark.parametrize("name", ["llama", "llama_f16", "llama_q4_1", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "llama_f16", "llama_q4_1", "gemma3", "qwen35"])
 def test_every_instruction_set(name: str, isa: str) -> None:
     path, ids, expected = golden(name)
     try:
@@ -59,7 +59,7 @@ def test_every_instruction_set(name: str, isa: str) -> None:
     assert_near(ours, expected, CASES[name].tolerance)
 
 
-@pytest.mark.parametrize("name", ["llama", "llama_bf16", "llama_q8_0", "qwen2", "qwen3", "gemma2", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "llama_bf16", "llama_q8_0", "qwen2", "qwen3", "gemma2", "gemma3", "qwen35"])
 def test_chunks_and_threads_change_no_bit(name: str) -> None:
     path, ids, _ = golden(name)
     whole = logits(path, ids, n_threads=1)

@@ -1,0 +1,46 @@
+"""A runner's inputs and outputs as arrays, for the host to write and read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from luced.device.device import Device
+from luced.engine.inputs import ROW_STATE, SAMPLE_ROW, GroupInputs
+
+if TYPE_CHECKING:
+    from luced.engine.runner import Runner
+
+
+class GroupArrays:
+    def __init__(self, device: Device, g: GroupInputs) -> None:
+        self.page_table = device.view(g.page_table)
+        self.slots = device.view(g.slots)
+        self.copies = device.view(g.copies)
+        self.n_copies = device.view(g.copies_rows.counter)
+
+
+class Arrays:
+    """The inputs and outputs as arrays, rows first."""
+
+    def __init__(self, runner: Runner) -> None:
+        device, i = runner.device, runner.inputs
+        view = device.view
+        self.n_rows, self.n_out, self.n_count = (view(r.counter) for r in (i.rows, i.out_rows, i.count_rows))
+        self.tokens, self.positions, self.row_seq = view(i.tokens), view(i.positions), view(i.row_seq)
+        self.row_cell, self.out_index = view(i.row_cell), view(i.out_index)
+        self.groups = [GroupArrays(device, g) for g in runner.group_inputs]
+        if runner.state_inputs is not None:
+            self.seq_slot, self.out_slots = view(runner.state_inputs.seq_slot), view(runner.state_inputs.out_slots)
+        self.sample_rows = view(i.sample_rows).view(SAMPLE_ROW)
+        self.bias_ids, self.bias_values = view(i.bias_ids), view(i.bias_values)
+        self.state_slots, self.stop_ids = view(i.state_slots), view(i.stop_ids)
+        self.row_state = view(i.row_state).view(ROW_STATE)
+        self.finish = self.row_state["finish"]
+        self.count_slots, self.count_tokens = view(i.count_slots), view(i.count_tokens)
+        self.count_amount = view(i.count_amount)
+        self.logits, self.emitted = view(runner.logits), view(runner.emitted)
+        self.logprob = view(runner.drawn.logprob)
+        self.top_ids, self.top_logprobs = view(runner.drawn.top_ids), view(runner.drawn.top_logprobs)
+        self.rows_of_slots = np.zeros(runner.n_seqs, SAMPLE_ROW)  # but for position and token
