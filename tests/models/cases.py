@@ -51,8 +51,8 @@ GEMMA2: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 34, "head_dim"
 }
 
 
-HYBRID: dict[str, Any] = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 7, "head_dim": 16} | {
-    "layer_types": (["linear_attention"] * 2 + ["full_attention"]) * 2 + ["linear_attention"],
+HYBRID: dict[str, Any] = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 5, "head_dim": 16} | {
+    "layer_types": ["linear_attention", "full_attention"] * 2 + ["linear_attention"],
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 6,
     "linear_key_head_dim": 8,
@@ -91,6 +91,7 @@ CASES = {
         HYBRID
         | {"linear_num_value_heads": 2, "linear_key_head_dim": 12, "linear_value_head_dim": 20, "num_hidden_layers": 5}
         | {"layer_types": ["full_attention", *["linear_attention"] * 3, "full_attention"], "linear_conv_kernel_dim": 3},
+        gain=1.0,
     ),
     "gemma2": Case("gemma2", GEMMA2),
     "gemma2_wide": Case("gemma2", GEMMA2 | {"sliding_window": 40, "num_key_value_heads": 2}),
