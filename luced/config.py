@@ -29,12 +29,8 @@ DEFAULT, COMMAND_LINE = "default", "command line"
 
 MAX_CTX = 1 << 24
 N_CTX = Field("n_ctx", "int", "Tokens of context of each model. 0: what it was trained for.", 0, 0, MAX_CTX)
-KEEP_ALIVE = Field(
-    "keep_alive",
-    "duration",
-    'How long a model stays in memory after its last request, like "10m". Negative: for ever. 0: not at all.',
-    "5m",
-)
+_KEPT = 'How long a model stays in memory after its last request, like "10m". Negative: for ever. 0: not at all.'
+KEEP_ALIVE = Field("keep_alive", "duration", _KEPT, "5m")
 
 # What a file may set. `socket` is not among them: clients find it by the environment alone.
 SETTINGS = (

@@ -106,7 +106,7 @@ def test_interleaved_with_cancels(runner: Runner) -> None:
             generate = conversation.ask()
             asked[generate.id] = conversation, generate
             scheduler.submit(generate, 0)
-        if asked and random.random() < 0.1:  # whose client then asks again
+        if asked and random.random() < 0.2:  # whose client then asks again
             request_id = int(random.choice(list(asked)))
             scheduler.abandon(request_id)
             heard.pop(request_id, None)
