@@ -56,7 +56,8 @@ def add_metadata(writer: gguf.GGUFWriter, config: Any, n_mtp: int) -> None:
     n_rot = int(config.head_dim * config.rope_parameters["partial_rotary_factor"])
     writer.add_rope_dimension_count(n_rot)
     if arch != "qwen3next":
-        writer.add_rope_dimension_sections([n_rot // 2, 0, 0, 0])
+        n_pairs = n_rot // 2  # every one of a stream that has a position: text has none in the fourth
+        writer.add_rope_dimension_sections([(n_pairs + 2) // 3, (n_pairs + 1) // 3, n_pairs // 3, 0])
     writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
     writer.add_ssm_state_size(config.linear_key_head_dim)
     writer.add_ssm_group_count(config.linear_num_key_heads)
