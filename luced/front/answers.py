@@ -124,6 +124,7 @@ class Answer:
         finished: list[link.Finished] = []
         with self.call.daemon.supervisor.roster.request(generate) as request:
             self._running = request
+            request.listen(self._hear)
             while len(finished) < generate.n:
                 message = await request.receive()
                 match message:
@@ -141,11 +142,11 @@ class Answer:
                         )
                     case link.Tokens():
                         self._enter("decode")
-                        await self._speak(request, message)
+                        await self._send(self._add(message))
                     case link.Finished():
                         finished.append(message)
                         choice = self.choices[message.choice]
-                        await self._show(choice, choice.end(message.reason))
+                        await self._send(self._frame(choice, choice.end(message.reason)))
                     case link.Failed():
                         raise from_wire(message.error)
         return finished
@@ -157,22 +158,36 @@ class Answer:
             self.call.daemon.queue.leave(self.call)
         self.call.done = {"phase": phase, "prompt": self.n_prompt, "generated": self.n_generated}
 
-    async def _speak(self, request: EngineRequest, message: link.Tokens) -> None:
+    def _hear(self, message: link.Tokens) -> bool:
+        """False: the client does not keep up, and tokens wait for it."""
+        if self.call.session.is_behind:
+            return False
+        self._enter("decode")
+        if frame := self._add(message):
+            self.call.session.try_send(frame)
+        return True
+
+    async def _send(self, frame: bytes | None) -> None:
+        if frame is not None:
+            await self.call.session.send(frame)
+
+    def _add(self, message: link.Tokens) -> bytes | None:
+        """The notification of what they show, if it is to be sent."""
         choice = self.choices[message.choice]
         was_finished = choice.finish
         piece = choice.add(message.tokens, message.logprobs)
         self.call.done["generated"] = self.n_generated
-        if choice.finish and not was_finished:
-            request.truncate(choice.index, choice.n_generated)
-        await self._show(choice, piece)
+        if choice.finish and not was_finished and self._running is not None:
+            self._running.truncate(choice.index, choice.n_generated)
+        return self._frame(choice, piece)
 
-    async def _show(self, choice: Choice, piece: Piece | None) -> None:
+    def _frame(self, choice: Choice, piece: Piece | None) -> bytes | None:
         if piece is None or not self._params["stream"]:
-            return
+            return None
         fields: dict[str, Any] = {"choice": choice.index, "text": piece.text, "tokens": piece.tokens}
         if self._with_logprobs:
             fields["logprobs"] = piece.logprobs
-        await self.call.notify("text", **fields)
+        return self.call.notification("text", **fields)
 
     def _result(self, finished: list[link.Finished]) -> dict[str, Any]:
         usages = [f.usage for f in finished]

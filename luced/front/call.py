@@ -69,6 +69,9 @@ class Call:
         """Bytes of the model."""
         await self.notify("progress", phase="load", done=done, total=total, cached=0)
 
+    def notification(self, name: str, **fields: Any) -> bytes:
+        return wire.notification(name, {"id": self.id, **fields})
+
     async def notify(self, name: str, **fields: Any) -> None:
         """Waits while the client reads more slowly than we write."""
-        await self.session.send(wire.notification(name, {"id": self.id, **fields}))
+        await self.session.send(self.notification(name, **fields))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,6 +45,8 @@ class EngineRequest:
         self._cuts: dict[int, int] = {}  # tokens to which choices are truncated
         self._messages: collections.deque[link.Message] = collections.deque()
         self._n_unread = 0  # tokens
+        self._hear: Callable[[link.Tokens], bool] | None = None
+        self._bug: Exception | None = None  # of _hear
         self._wait: Wait | None = None  # if it is news
         self._last_place = -1  # in the queue
         self._news = trio.Event()
@@ -80,6 +83,8 @@ class EngineRequest:
                 said = self._said[message.choice]
                 assert said is not None, "a choice that has ended says no more"
                 said += message.tokens
+                if self._is_heard(message):
+                    return True
                 self._n_unread += len(message.tokens)
                 if self._n_unread >= MAX_AHEAD and not self.is_paused:
                     self.is_paused = True
@@ -127,10 +132,17 @@ class EngineRequest:
 
     # ---- who asked ----
 
+    def listen(self, hear: Callable[[link.Tokens], bool]) -> None:
+        """Tokens are given to `hear` as they come, without a task that has to wake up for them. It must not wait;
+        where it says False it has not heard, and they are received like the rest."""
+        self._hear = hear
+
     async def receive(self) -> link.Message | Wait:
         """The next message, or what it waits for now."""
         await trio.lowlevel.checkpoint()
         while True:
+            if self._bug is not None:
+                raise self._bug
             if self._messages:
                 return self._take()
             if self._wait is not None:
@@ -161,6 +173,19 @@ class EngineRequest:
     @property
     def _has_spoken(self) -> bool:
         return any(said != [] for said in self._said)
+
+    def _is_heard(self, tokens: link.Tokens) -> bool:
+        if self._messages or self._hear is None:
+            return False
+        try:
+            is_heard = self._hear(tokens)
+        except Exception as bug:  # it is of this request, and nobody else shall suffer from it
+            self._bug, self._hear = bug, None
+            self._news.set()
+            return True
+        if is_heard:
+            self._wait = None  # it is over
+        return is_heard
 
     def _add(self, message: link.Message) -> None:
         self._messages.append(message)

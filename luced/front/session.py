@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -16,12 +17,12 @@ from luced.front import methods
 from luced.front.call import Call
 from luced.front.journal import describe_bug, entry
 from luced.front.listener import Peer
+from luced.front.outbox import Outbox
 
 if TYPE_CHECKING:
     from luced.front.daemon import Daemon
 
 AT_ONCE = ("hello", "cancel")  # done before the next frame is looked at
-OUTBOX_FRAMES = 32  # that wait to be sent; then the request that has more to say waits too
 READ_BYTES = 1 << 16
 BIG_BYTES = 1 << 16  # of a frame that counts towards the next
 MAX_BYTES_OF_USER = 256 << 20  # of requests that are not answered yet, and of what has come of those to come
@@ -32,7 +33,7 @@ log = logging.getLogger("luced.session")
 class Session:
     MAX_CALLS = 512  # at once
 
-    def __init__(self, daemon: Daemon, stream: trio.abc.Stream, peer: Peer, number: int, role: str) -> None:
+    def __init__(self, daemon: Daemon, stream: trio.SocketStream, peer: Peer, number: int, role: str) -> None:
         self.daemon = daemon
         self.number = number  # since the daemon's start
         self.peer = peer
@@ -47,7 +48,7 @@ class Session:
         self._connection = wire.Connection()
         self._held_bytes = 0
         self._stream = stream
-        self._outbox, self._outgoing = trio.open_memory_channel[bytes](OUTBOX_FRAMES)
+        self._outbox = Outbox(stream)
         self._reading = trio.CancelScope()
         self._ending: EngineError | None = None
 
@@ -61,7 +62,7 @@ class Session:
     async def _run(self) -> None:
         async with self._stream, trio.open_nursery() as nursery:
             nursery.start_soon(self._write, nursery.cancel_scope)
-            async with self._outbox:
+            with closing(self._outbox):
                 async with trio.open_nursery() as calls:
                     last_words = None
                     with self._reading:
@@ -85,13 +86,21 @@ class Session:
         return self.tenant == other.tenant or (self.tenant == str(self.peer.uid) == str(other.peer.uid))
 
     async def send(self, frame: bytes) -> None:
+        """Waits while the client reads more slowly than we write."""
         await self._outbox.send(frame)
+
+    @property
+    def is_behind(self) -> bool:
+        """The client reads more slowly than we write: what is sent now has to wait."""
+        return self._outbox.is_behind
+
+    def try_send(self, frame: bytes) -> bool:
+        """False: it has to wait, and was not sent."""
+        return self._outbox.try_send(frame)
 
     async def _write(self, session: trio.CancelScope) -> None:
         try:
-            async for frame in self._outgoing:
-                with trio.fail_after(self.daemon.config.stall_s):
-                    await self._stream.send_all(frame)
+            await self._outbox.run(self.daemon.config.stall_s)
         except trio.BrokenResourceError:
             session.cancel()
         except trio.TooSlowError:

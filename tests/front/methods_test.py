@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from luced.text.fence import Fence
 from tests.front.harness import Client, House, running
@@ -50,7 +51,8 @@ async def test_unload_of_a_model_in_use_must_be_forced(client: Client) -> None:
 
 async def test_keep_alive_0_unloads_after_the_reply(house: House, client: Client) -> None:
     await client.call("complete", prompt="say:a", max_tokens=1, keep_alive=0)
-    assert house.daemon.residency.state("tiny") == "here"
+    while house.daemon.residency.state("tiny") != "here":
+        await trio.lowlevel.checkpoint()
 
 
 async def test_embed(client: Client) -> None:
