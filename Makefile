@@ -1,7 +1,7 @@
 # make ask       puts a question to a real model: installs what is missing, starts luced, prints the answer
 # make test      runs all tests, set up the same way; with SAN=address, undefined or thread those of the kernels, so compiled
 # make lint      checks the sources: ruff, mypy, clang-format, generated files
-# make generate  writes anew what is made from luce.h, the protocol's table and the commands
+# make generate  writes anew what is made from luce.h, the protocol's table, the commands and the tests' tables
 # make stop      ends the luced that `make ask` started
 # make clean     removes all that make has made
 #
@@ -27,7 +27,8 @@ BIN := .venv/bin
 LIBRARY := luced/device/libluce_cpu.so
 LOG := build/luced.log
 PID := build/luced.pid
-GENERATORS := kernels/tools/gen_abi.py clients/tools/gen_protocol.py clients/tools/gen_manual.py
+GENERATORS := kernels/tools/gen_abi.py clients/tools/gen_protocol.py clients/tools/gen_manual.py \
+  tests/tools/gen_models.py
 INSTALL = $(BIN)/python -m pip install -qq --constraint constraints.txt --no-build-isolation
 CAN_CONNECT = $(BIN)/python -c \
   'import socket, luce.paths; socket.socket(socket.AF_UNIX).connect(str(luce.paths.find_socket()))' 2>/dev/null
@@ -83,7 +84,7 @@ lint: .venv/.tested
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 	for generator in $(GENERATORS); do $(BIN)/python $$generator --check; done
 
-generate: .venv/.installed
+generate: .venv/.tested
 	for generator in $(GENERATORS); do $(BIN)/python $$generator; done
 
 stop:

@@ -6,11 +6,11 @@
 // of weights meets all tokens of a block, a few at a time, while it is in the first.
 
 #include <algorithm>
-#include <bit>
 
 #include "kernel.h"
 #include "matmul_floats.h"
 #include "matmul_packed.h"
+#include "pieces.h"
 
 namespace luce::LUCE_ISA {
 namespace {
@@ -22,13 +22,6 @@ constexpr int64_t kChunk = 2048;  // values of k a multiple of a chain: there a 
 // The panels of one call, at most 44 bytes for each 32 values of a token, lie in a thread's scratch.
 constexpr int64_t kMaxK = 65536;
 static_assert(kPackedTokens * kMaxK / 32 * 44 <= kScratchBytes && kTokenBytes <= kScratchBytes);
-
-// Cuts [begin, end) into pieces of M, and what is left into smaller powers of two; visit<size>(begin of a piece).
-template <int M, class Visit>
-LUCE_INLINE void in_pieces(int64_t begin, int64_t end, Visit visit) {
-  for (; end - begin >= M; begin += M) visit.template operator()<M>(begin);
-  if constexpr (M > 1) in_pieces<std::bit_floor(M - 1u)>(begin, end, visit);
-}
 
 // Where the sums of kLanes rows of the weight go, from row j on: fewer at the end of the weight.
 class Columns {

@@ -31,20 +31,30 @@ constexpr int64_t panel_bytes(const Format &f, int64_t K) {
   return K / 32 * panel_block_bytes(f);
 }
 
-// M rows of Q8_A, `stride` bytes apart, to a panel.
+// K values of Q8_A, somewhere in a row.
+struct Q8Values {
+  const char *q, *d, *sums;
+};
+
+// Those from `begin` on of the row at x, which has `width` values.
+inline Q8Values q8_values(const char *x, int64_t width, int64_t begin) {
+  const char *d = x + width, *sums = d + width / 32 * 4;
+  return {x + begin, d + begin / 32 * 4, sums + begin / 32 * 4};
+}
+
+// M tokens of K values to a panel.
 template <Format f, int M>
-void fill_panel(const char *x, int64_t stride, int64_t K, uint8_t *panel) {
-  const int64_t n_blocks = K / 32;
-  for (int t = 0; t < M; ++t, x += stride) {
-    const char *q = x, *d = x + K, *sums = d + n_blocks * 4;
+void fill_panel(const Q8Values (&tokens)[M], int64_t K, uint8_t *panel) {
+  for (int t = 0; t < M; ++t) {
+    const Q8Values &x = tokens[t];
     uint8_t *out = panel + 4 * t;
-    for (int64_t b = 0; b < n_blocks; ++b, out += M * panel_block_bytes(f)) {
-      for (int g = 0; g < 8; ++g) std::memcpy(out + 4 * M * g, q + 32 * b + 4 * g, 4);
-      const float scale = load<float>(d + 4 * b);
+    for (int64_t b = 0; b < K / 32; ++b, out += M * panel_block_bytes(f)) {
+      for (int g = 0; g < 8; ++g) std::memcpy(out + 4 * M * g, x.q + 32 * b + 4 * g, 4);
+      const float scale = load<float>(x.d + 4 * b);
       store(out + 32 * M, scale);
       for (int s = 0; s < panel_extras(f); ++s) {
-        int32_t sum = load<int16_t>(sums + 4 * b + 2 * s);
-        if (f.span == 32) sum += load<int16_t>(sums + 4 * b + 2);
+        int32_t sum = load<int16_t>(x.sums + 4 * b + 2 * s);
+        if (f.span == 32) sum += load<int16_t>(x.sums + 4 * b + 2);
         uint8_t *extra = out + (36 + 4 * s) * M;
         if (f.mins) {
           store(extra, scale * static_cast<float>(sum));
@@ -54,6 +64,14 @@ void fill_panel(const char *x, int64_t stride, int64_t K, uint8_t *panel) {
       }
     }
   }
+}
+
+// M whole rows, `stride` bytes apart.
+template <Format f, int M>
+void fill_panel(const char *x, int64_t stride, int64_t K, uint8_t *panel) {
+  Q8Values tokens[M];
+  for (int t = 0; t < M; ++t) tokens[t] = q8_values(x + t * stride, K, 0);
+  fill_panel<f, M>(tokens, K, panel);
 }
 
 // How far ahead of the codes memory is asked for more: the chip's own prefetcher stops at each page and each tile. With
@@ -83,12 +101,16 @@ LUCE_INLINE U8 expand_codes(const uint8_t *codes, int g) {
   }
 }
 
-// Their levels, as dot16 takes them.
+// The levels of codes, as dot16 takes them.
+template <Format f>
+LUCE_INLINE U8 levels_of(U8 code) {
+  const U8 level = f.levels ? look_up(f.levels->of, code) : code;
+  return level_bits(f) == 8 && kSigned8 ? level ^ 0x80 : level;
+}
+
 template <Format f>
 LUCE_INLINE U8 expand(const uint8_t *codes, int g) {
-  U8 level = expand_codes<f>(codes, g);
-  if constexpr (f.levels != nullptr) level = look_up(f.levels->of, level);
-  return level_bits(f) == 8 && kSigned8 ? level ^ 0x80 : level;
+  return levels_of<f>(expand_codes<f>(codes, g));
 }
 
 // The scales of a block for kLanes rows.

@@ -1,5 +1,5 @@
-// pointwise.cpp: ops that treat each value alone: add, glu, gate, softcap. Threads share blocks of kBlock values of a
-// row.
+// pointwise.cpp: ops that treat each value alone: add, scale, glu, gate, softcap. Threads share blocks of kBlock values
+// of a row.
 
 #include "check.h"
 #include "math.h"
@@ -36,6 +36,15 @@ Verdict check_add(const luce_add_args &a) {
 
 void run_add(const luce_add_args &a, const Worker &worker) {
   for_each(a.a, a.b, a.out, a.n_rows, worker, [](F32 x, F32 y) { return x + y; });
+}
+
+Verdict check_scale(const luce_scale_args &a) {
+  return check_shapes(a.x, a.x, a.out);
+}
+
+void run_scale(const luce_scale_args &a, const Worker &worker) {
+  const float factor = a.factor;
+  for_each(a.x, a.x, a.out, a.n_rows, worker, [factor](F32 x, F32) { return factor * x; });
 }
 
 Verdict check_glu(const luce_glu_args &a) {
@@ -92,6 +101,7 @@ void run_softcap(const luce_softcap_args &a, const Worker &worker) {
 }  // namespace
 
 LUCE_KERNEL(add, check_add, run_add)
+LUCE_KERNEL(scale, check_scale, run_scale)
 LUCE_KERNEL(glu, check_glu, run_glu)
 LUCE_KERNEL(gate, check_gate, run_gate)
 LUCE_KERNEL(softcap, check_softcap, run_softcap)

@@ -1,5 +1,6 @@
-// simd.h: vectors of the native width of the instruction set that this file is compiled for. The only file that asks
-// which one that is. Arithmetic (+ - * / comparisons) is GCC's on vector types; here is what it has no operator for.
+// simd.h: vectors of the native width of the instruction set that this file is compiled for. The only file but
+// columns.h that asks which one that is. Arithmetic (+ - * / comparisons) is GCC's on vector types; here is what it has
+// no operator for.
 #pragma once
 
 #include <cstdint>

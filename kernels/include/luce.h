@@ -144,6 +144,7 @@ LUCE_API luce_status luce_pack(luce_context *context, const luce_tensor *weight,
   X(l2_norm)        \
   X(gated_norm)     \
   X(add)            \
+  X(scale)          \
   X(glu)            \
   X(gate)           \
   X(softcap)        \
@@ -157,6 +158,9 @@ LUCE_API luce_status luce_pack(luce_context *context, const luce_tensor *weight,
   X(delta)          \
   X(delta_commit)   \
   X(rows)           \
+  X(route)          \
+  X(expert_matmul)  \
+  X(combine)        \
   X(count)          \
   X(sample)         \
   X(advance)        \
@@ -225,6 +229,13 @@ typedef struct luce_add_args {
   luce_tensor a, b, out; /* F32 [D, n]; out may be a or b */
   const int32_t *n_rows;
 } luce_add_args;
+
+/* out = factor * x. */
+typedef struct luce_scale_args {
+  luce_tensor x, out; /* F32 [D, n]; out may be x */
+  float factor;
+  const int32_t *n_rows;
+} luce_scale_args;
 
 typedef enum luce_activation { LUCE_SILU = 0, LUCE_GELU_TANH = 1 } luce_activation;
 
@@ -419,6 +430,56 @@ typedef struct luce_rows_args {
   luce_tensor out;       /* F32 [D, m] */
   const int32_t *n_rows; /* of index and out */
 } luce_rows_args;
+
+/* ---- mixture of experts ---- */
+
+/* What makes probabilities p of the logits of all experts: GGUF's expert_gating_func. */
+typedef enum luce_gating {
+  LUCE_GATING_SOFTMAX = 1,
+  LUCE_GATING_SIGMOID = 2,
+  LUCE_GATING_SOFTMAX_CHOSEN = 3, /* p is the logits; the weights are the softmax of those chosen */
+  LUCE_GATING_SQRT_SOFTPLUS = 4
+} luce_gating;
+
+/* Chooses k of N experts for each row: those with the largest p + bias, the largest first, the smaller id among equals.
+ * With n_groups > 1 only from the n_groups_used best of n_groups runs of N / n_groups experts; a group is as good as
+ * the sum of the two largest p + bias in it. With a table, the choice is table[:, tokens[i]] whatever the logits.
+ * weights = scale * p of those chosen, first divided by max(their sum, floor) where floor > 0. A NaN counts as -inf. */
+typedef struct luce_route_args {
+  luce_tensor logits;  /* F32 [N, n] */
+  luce_tensor bias;    /* F32 [N], optional: decides the choice, not the weights */
+  luce_tensor table;   /* I32 [k, V], optional: the experts of each token id */
+  luce_tensor tokens;  /* I32 [n], with a table; one outside of it is LUCE_FAULT_TOKEN, expert 0 with weight 0 */
+  luce_tensor ids;     /* I32 [k, n] */
+  luce_tensor weights; /* F32 [k, n] */
+  int32_t gating;
+  int32_t n_groups; /* 0 or 1: none */
+  int32_t n_groups_used;
+  float floor; /* 0: the weights are not divided */
+  float scale;
+  const int32_t *n_rows;
+} luce_route_args;
+
+/* out[j, e, i] = scale[x] * sum_k weight[k, j, x] * x[k, e, i], where x = ids[e, i]. Rows are grouped by expert:
+ * what they need is read once, what none of them needs not at all. */
+typedef struct luce_expert_matmul_args {
+  luce_tensor weight;    /* [K, N, n_expert], LUCE_ROWS; quantised types meet Q8_A, F32/F16/BF16 meet F32 */
+  luce_tensor x;         /* F32 or Q8_A [K, n], the same for all experts of a row, or [K * k, n], one after the other */
+  luce_tensor ids;       /* I32 [k, n]; one outside the weight is LUCE_FAULT_ROW, its output 0 */
+  luce_tensor scale;     /* F32 [n_expert], optional */
+  luce_tensor out;       /* F32 [N * k, n]: N values of each expert of a row */
+  luce_tensor workspace; /* U8, luce_workspace_bytes() */
+  const int32_t *n_rows;
+} luce_expert_matmul_args;
+
+/* out[:, i] = sum_e weights[e, i] * x[:, e, i] + add[:, i], in the order of e. */
+typedef struct luce_combine_args {
+  luce_tensor x;       /* F32 [D * k, n] */
+  luce_tensor weights; /* F32 [k, n] */
+  luce_tensor add;     /* F32 [D, n], optional; may be out itself */
+  luce_tensor out;     /* F32 [D, n] */
+  const int32_t *n_rows;
+} luce_combine_args;
 
 /* ---- sampling ---- */
 

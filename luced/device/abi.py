@@ -76,23 +76,27 @@ class Op(IntEnum):
     L2_NORM = 4
     GATED_NORM = 5
     ADD = 6
-    GLU = 7
-    GATE = 8
-    SOFTCAP = 9
-    ROPE_ANGLES = 10
-    ROPE = 11
-    KV_WRITE = 12
-    KV_COPY = 13
-    ATTENTION = 14
-    CONV = 15
-    CONV_COMMIT = 16
-    DELTA = 17
-    DELTA_COMMIT = 18
-    ROWS = 19
-    COUNT = 20
-    SAMPLE = 21
-    ADVANCE = 22
-    MAILBOX = 23
+    SCALE = 7
+    GLU = 8
+    GATE = 9
+    SOFTCAP = 10
+    ROPE_ANGLES = 11
+    ROPE = 12
+    KV_WRITE = 13
+    KV_COPY = 14
+    ATTENTION = 15
+    CONV = 16
+    CONV_COMMIT = 17
+    DELTA = 18
+    DELTA_COMMIT = 19
+    ROWS = 20
+    ROUTE = 21
+    EXPERT_MATMUL = 22
+    COMBINE = 23
+    COUNT = 24
+    SAMPLE = 25
+    ADVANCE = 26
+    MAILBOX = 27
 
 
 class Activation(IntEnum):
@@ -108,6 +112,13 @@ class RopeMode(IntEnum):
 class HeadOrder(IntEnum):
     TILED = 0
     GROUPED = 1
+
+
+class Gating(IntEnum):
+    SOFTMAX = 1
+    SIGMOID = 2
+    SOFTMAX_CHOSEN = 3
+    SQRT_SOFTPLUS = 4
 
 
 class Finish(IntEnum):
@@ -264,6 +275,20 @@ class AddArgs(ctypes.Structure):
         ("a", Tensor),
         ("b", Tensor),
         ("out", Tensor),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class ScaleArgs(ctypes.Structure):
+    x: Tensor
+    out: Tensor
+    factor: float
+    n_rows: int | None
+
+    _fields_ = [
+        ("x", Tensor),
+        ("out", Tensor),
+        ("factor", ctypes.c_float),
         ("n_rows", ctypes.c_void_p),
     ]
 
@@ -552,6 +577,72 @@ class RowsArgs(ctypes.Structure):
     ]
 
 
+class RouteArgs(ctypes.Structure):
+    logits: Tensor
+    bias: Tensor
+    table: Tensor
+    tokens: Tensor
+    ids: Tensor
+    weights: Tensor
+    gating: int
+    n_groups: int
+    n_groups_used: int
+    floor: float
+    scale: float
+    n_rows: int | None
+
+    _fields_ = [
+        ("logits", Tensor),
+        ("bias", Tensor),
+        ("table", Tensor),
+        ("tokens", Tensor),
+        ("ids", Tensor),
+        ("weights", Tensor),
+        ("gating", ctypes.c_int32),
+        ("n_groups", ctypes.c_int32),
+        ("n_groups_used", ctypes.c_int32),
+        ("floor", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class ExpertMatmulArgs(ctypes.Structure):
+    weight: Tensor
+    x: Tensor
+    ids: Tensor
+    scale: Tensor
+    out: Tensor
+    workspace: Tensor
+    n_rows: int | None
+
+    _fields_ = [
+        ("weight", Tensor),
+        ("x", Tensor),
+        ("ids", Tensor),
+        ("scale", Tensor),
+        ("out", Tensor),
+        ("workspace", Tensor),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class CombineArgs(ctypes.Structure):
+    x: Tensor
+    weights: Tensor
+    add: Tensor
+    out: Tensor
+    n_rows: int | None
+
+    _fields_ = [
+        ("x", Tensor),
+        ("weights", Tensor),
+        ("add", Tensor),
+        ("out", Tensor),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
 class CountArgs(ctypes.Structure):
     counts: Tensor
     slots: Tensor
@@ -709,6 +800,7 @@ OPS = (
     "l2_norm",
     "gated_norm",
     "add",
+    "scale",
     "glu",
     "gate",
     "softcap",
@@ -722,6 +814,9 @@ OPS = (
     "delta",
     "delta_commit",
     "rows",
+    "route",
+    "expert_matmul",
+    "combine",
     "count",
     "sample",
     "advance",
@@ -736,6 +831,7 @@ ARGS: dict[str, type[ctypes.Structure]] = {
     "l2_norm": L2NormArgs,
     "gated_norm": GatedNormArgs,
     "add": AddArgs,
+    "scale": ScaleArgs,
     "glu": GluArgs,
     "gate": GateArgs,
     "softcap": SoftcapArgs,
@@ -749,6 +845,9 @@ ARGS: dict[str, type[ctypes.Structure]] = {
     "delta": DeltaArgs,
     "delta_commit": DeltaCommitArgs,
     "rows": RowsArgs,
+    "route": RouteArgs,
+    "expert_matmul": ExpertMatmulArgs,
+    "combine": CombineArgs,
     "count": CountArgs,
     "sample": SampleArgs,
     "advance": AdvanceArgs,

@@ -68,6 +68,12 @@ class Value:
             raise ShapeError(f"{self} has no {n} values from {begin} on")
         return replace(self, ne=(n, *self.ne[1:]), offset=self.offset + begin * self.nb[0])
 
+    def head(self, i: int) -> Value:
+        """[n, ...]: head i of [n, H, ...]."""
+        return replace(
+            self, ne=(self.ne[0], *self.ne[2:]), nb=(self.nb[0], *self.nb[2:]), offset=self.offset + i * self.nb[1]
+        )
+
     def join(self) -> Value:
         """[n, H, ...] seen as [n * H, ...]; heads must be adjacent."""
         assert self.nb[1] == self.ne[0] * self.nb[0], (self.name, self.ne, self.nb)

@@ -95,6 +95,8 @@ def _record(
     n_vocab = weights["token_embd.weight"].ne[-1]
     with _blaming(file):
         spec: Spec = module.spec(m, n_vocab)
+    if not spec.groups:
+        raise ModelError("unsupported_model", f"{file.path}: layers of {architecture} have one number of key heads")
     if unread := m.unread(f"{architecture}."):
         raise ModelError("unsupported_model", f"{file.path}: luced does not know what {', '.join(unread)} asks for")
     if n_ctx > spec.n_ctx:

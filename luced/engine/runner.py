@@ -99,7 +99,7 @@ class Runner:
                 caches[layer] = ops.Cache(
                     k, v, g.cell_pos, g.page_table, g.slots, i.row_seq, i.positions, i.row_cell, group.window
                 )  # fmt: skip
-        return caches
+        return {layer: caches[lender] for layer, lender in s.lenders.items()} if s.lenders else caches
 
     def _states(self) -> dict[int, ops.State]:
         r, i = self.spec.recurrent, self.state_inputs

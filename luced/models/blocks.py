@@ -9,7 +9,22 @@ from luced.device.values import Value
 from luced.models.rope import Rope
 from luced.models.spec import Spec
 from luced.models.weights import Block, Weights
-from luced.ops import Cache, State, Weight, glu, matmul, rms_norm, rope_angles, rows_of, softcap
+from luced.ops import (
+    Cache,
+    Chosen,
+    Routing,
+    State,
+    Weight,
+    combine,
+    expert_matmul,
+    glu,
+    matmul,
+    rms_norm,
+    rope_angles,
+    route,
+    rows_of,
+    softcap,
+)
 from luced.tape import Tape, constant
 
 
@@ -33,6 +48,27 @@ def linear(t: Tape, block: Block, name: str, x: Value, add: Value | None = None)
 def gated(t: Tape, block: Block, x: Value, activation: int) -> Value:
     """activation(gate x) * up x."""
     return glu(t, linear(t, block, "ffn_gate", x), linear(t, block, "ffn_up", x), activation)
+
+
+def moe(t: Tape, block: Block, routing: Routing, x: Value, activation: int, add: Value | None = None) -> Value:
+    """What the experts that ffn_gate_inp chooses make of x, plus add."""
+    logits = linear(t, block, "ffn_gate_inp", x)
+    return experts(t, block, route(t, logits, routing, block.get("exp_probs_b.bias")), x, activation, add)
+
+
+def experts(t: Tape, block: Block, chosen: Chosen, x: Value, activation: int, add: Value | None = None) -> Value:
+    """The weighted sum of what the chosen experts make of x [E, n], plus add; files may have gate and up in one."""
+    both = block.get("ffn_gate_up_exps.weight")
+    if both:
+        n = both.ne[1] // 2
+        gate, up = both.part(f"{both.name}.gate", 0, n), both.part(f"{both.name}.up", n, n)
+        scales = [block.get("ffn_gate_up_exps.scale")] * 2
+    else:
+        gate, up = block["ffn_gate_exps.weight"], block["ffn_up_exps.weight"]
+        scales = [block.get("ffn_gate_exps.scale"), block.get("ffn_up_exps.scale")]
+    h = glu(t, expert_matmul(t, gate, x, chosen, scales[0]), expert_matmul(t, up, x, chosen, scales[1]), activation)
+    h = expert_matmul(t, block["ffn_down_exps.weight"], h, chosen, block.get("ffn_down_exps.scale"))
+    return combine(t, h, chosen, add)
 
 
 def angles(t: Tape, b: Batch, rope: Rope, name: str, divisors: list[float] | None = None) -> Value:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from luced.errors import ModelError
 from luced.gguf.metadata import Metadata
 from luced.models.rope import Rope, read_rope
+from luced.ops import Routing
 
 MAX_LAYERS = 4096
 POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # GGUF's pooling_type
@@ -67,6 +69,8 @@ class Spec:
     rope_window: Rope | None = None  # of the windowed layers, where it differs
     attention_softcap: float = 0.0
     final_softcap: float = 0.0
+    routing: Routing | None = None  # None: without experts
+    lenders: Mapping[int, int] | None = None  # of each layer, the one whose keys and values it sees; None: its own
     pooling: str = "mean"  # of hidden states into an embedding, where the caller does not say
 
     def with_windows(self, window: int, windowed: list[bool]) -> Spec:
@@ -84,7 +88,7 @@ class Spec:
         return tuple(Group(name, window, tuple(layers), n, head_dim, head_dim_v) for n in n_heads)
 
 
-def read_spec(m: Metadata, n_vocab: int) -> Spec:
+def read_spec(m: Metadata, n_vocab: int, routing: Routing | None = None) -> Spec:
     """The keys that all architectures share. ModelError: missing, of a wrong type, or a contradiction."""
     arch = m.str("general.architecture")
     n_embd = _positive(m, f"{arch}.embedding_length")
@@ -112,15 +116,17 @@ def read_spec(m: Metadata, n_vocab: int) -> Spec:
         attention_scale=m.float(f"{arch}.attention.scale", 0.0) or head_dim**-0.5,
         rope=read_rope(m, arch, head_dim, n_ctx),
         groups=(),
+        routing=routing,
         pooling=POOLINGS.get(m.int(f"{arch}.pooling_type", 1), "mean"),
     )
-    if m.int(f"{arch}.expert_count", 0):
+    if routing is None and m.int(f"{arch}.expert_count", 0):
         raise ModelError("unsupported_model", f"{arch} with experts is not supported")
     if not m.bool(f"{arch}.attention.causal", True):
         raise ModelError("unsupported_model", f"{arch} without a causal mask is not supported")
     m.int(f"{arch}.vocab_size", n_vocab)
     m.ints(f"{arch}.feed_forward_length", n_layer, 0)  # the shapes of the weights say it
-    return spec.with_windows(0, [False] * spec.n_layer)
+    # Layers of several shapes are for their architecture to part into groups.
+    return spec.with_windows(0, [False] * n_layer) if len(set(n_heads_kv)) == 1 else spec
 
 
 def _positive(m: Metadata, key: str, most: int = (1 << 31) - 1) -> int:

@@ -77,3 +77,11 @@ class Block:
 
     def get(self, name: str) -> Weight | None:
         return self._weights.get(self._prefix + name)
+
+    def floats(self, name: str) -> list[float] | None:
+        return self._weights.floats(self._prefix + name)
+
+    def ignore(self, *names: str) -> None:
+        """These are of no use, and may be there."""
+        for name in names:
+            self.get(name)

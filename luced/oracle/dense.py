@@ -63,6 +63,11 @@ def add(a: Any) -> int:
     return NONE
 
 
+def scale(a: Any) -> int:
+    a.out[: a.n_rows] = np.float32(a.factor) * a.x[: a.n_rows]
+    return NONE
+
+
 def glu(a: Any) -> int:
     g = _wide(a.gate[: a.n_rows])
     with np.errstate(over="ignore"):

@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from tests import tinygguf, tinyhybrid
+from tests import hfgguf, tinyhybrid
 
 GOLDENS = Path(__file__).parent / "goldens"
 N_TOKENS = 80
@@ -48,6 +48,33 @@ GEMMA2: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 34, "head_dim"
     "sliding_window": 24,
     "attn_logit_softcapping": 4.0,
     "final_logit_softcapping": 5.0,
+}
+QWEN3MOE: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24} | {
+    "norm_topk_prob": True,
+}
+GEMMA4: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 34, "head_dim": 12, "num_key_value_heads": 2} | {
+    "global_head_dim": 16,
+    "num_hidden_layers": 6,
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "final_logit_softcapping": 5.0,
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": N_VOCAB,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    },
+}
+GEMMA4_MOE: dict[str, Any] = {"enable_moe_block": True, "num_experts": 7, "top_k_experts": 3} | {
+    "moe_intermediate_size": 20,
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+}
+GEMMA4_E: dict[str, Any] = {"hidden_size_per_layer_input": 8, "num_kv_shared_layers": 3} | {
+    "use_double_wide_mlp": True,
+    "sliding_window": 40,
 }
 
 
@@ -93,6 +120,11 @@ CASES = {
         | {"layer_types": ["full_attention", *["linear_attention"] * 3, "full_attention"], "linear_conv_kernel_dim": 3},
         gain=1.0,
     ),
+    "qwen3moe": Case("qwen3moe", QWEN3MOE, tolerance=3e-5),
+    # All experts, since which of them are chosen hangs on less than the rounding of activations.
+    "qwen3moe_q8_0": Case(
+        "qwen3moe", QWEN3MOE | BLOCKS | {"moe_intermediate_size": 32, "num_experts_per_tok": 8}, "Q8_0", 5e-2, 0.7
+    ),
     "gemma2": Case("gemma2", GEMMA2),
     "gemma2_wide": Case("gemma2", GEMMA2 | {"sliding_window": 40, "num_key_value_heads": 2}),
     "gemma3": Case("gemma3", GEMMA),
@@ -102,6 +134,9 @@ CASES = {
         | {"num_hidden_layers": 3, "num_key_value_heads": 2, "final_logit_softcapping": 5.0}
         | {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 40},
     ),
+    "gemma4": Case("gemma4", GEMMA4, tolerance=2e-4),
+    "gemma4_moe": Case("gemma4", GEMMA4 | GEMMA4_MOE, tolerance=2e-4),
+    "gemma4_e": Case("gemma4", GEMMA4 | GEMMA4_E, tolerance=2e-4),
 }
 
 
@@ -122,12 +157,15 @@ def make(case: Case) -> Any:
         "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
         "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
         "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+        "qwen3moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+        "gemma4": (transformers.Gemma4TextConfig, transformers.Gemma4ForCausalLM),
     }[case.architecture]
     config = config_class(**(COMMON | case.config), attn_implementation="eager")
     model = model_class(config).eval()
     random = np.random.default_rng(1)
     with torch.no_grad():
-        for name, weight in model.named_parameters():
+        scalars = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("layer_scalar")]
+        for name, weight in [*model.named_parameters(), *scalars]:
             value = _random(random, name, tuple(weight.shape), case)
             weight.copy_(torch.from_numpy(value))
     return model
@@ -140,7 +178,7 @@ def _random(random: np.random.Generator, name: str, shape: tuple[int, ...], case
     if "conv1d" in name:
         return 0.5 * value
     if len(shape) > 1:
-        value *= case.gain / math.sqrt(shape[1])
+        value *= case.gain / math.sqrt(shape[-1])
         kind = gguf.GGMLQuantizationType[case.dtype]
         return np.asarray(gguf.quants.dequantize(gguf.quants.quantize(value, kind), kind))
     return 0.3 * value + (0 if name.endswith("bias") or _is_zero_centred(name, case) else 1)
@@ -150,7 +188,7 @@ def _is_zero_centred(name: str, case: Case) -> bool:
     """Whether HF adds 1 to the weight of this norm."""
     if case.architecture in tinyhybrid.ARCHITECTURES.values():
         return not name.endswith("linear_attn.norm.weight")
-    return case.architecture in tinygguf.PLUS_ONE
+    return case.architecture in hfgguf.PLUS_ONE
 
 
 def reference(model: Any, ids: list[int]) -> NDArray[np.float32]:

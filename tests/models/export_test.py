@@ -1,4 +1,4 @@
-"""tinygguf writes what the converters write: llama.cpp, reading its files, says what HF says."""
+"""hfgguf writes what the converters write: llama.cpp, reading its files, says what HF says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import tinygguf
+from tests import hfgguf, tinygguf
 from tests.models.cases import CASES, make, reference, tokens
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ def test_llama_cpp_reads_it_as_hf(name: str, tmp_path: Path) -> None:
     case = replace(CASES[name], config=CASES[name].config | {"vocab_size": tinygguf.N_VOCAB})
     model = make(case)
     logits = reference(model, tokens(case)).astype(np.float64)
-    path = tinygguf.export(model, tmp_path / "m.gguf", vocabulary=True, n_mtp=case.n_mtp)
+    path = hfgguf.export(model, tmp_path / "m.gguf", vocabulary=True, n_mtp=case.n_mtp)
     # llama.cpp reports logprobs only if the likeliest token is text: a printable ASCII byte or a merge.
     best = logits.argmax(1)
     last = int(np.flatnonzero(((best > 35) & (best < 130)) | (best >= 259))[-1])

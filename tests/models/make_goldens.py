@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from tests import tinygguf
+from tests import hfgguf
 from tests.models.cases import CASES, GOLDENS, make, reference, tokens
 
 MAX_BYTES = 300_000
@@ -18,7 +18,7 @@ def main() -> None:
     for name in sys.argv[1:] or CASES:
         case = CASES[name]
         model = make(case)
-        path = tinygguf.export(model, GOLDENS / f"{name}.gguf", case.dtype, n_mtp=case.n_mtp)
+        path = hfgguf.export(model, GOLDENS / f"{name}.gguf", case.dtype, n_mtp=case.n_mtp)
         np.savez_compressed(GOLDENS / f"{name}.npz", tokens=tokens(case), logits=reference(model, tokens(case)))
         assert path.stat().st_size < MAX_BYTES, (name, path.stat().st_size)
         print(f"{name}: {path.stat().st_size} bytes")

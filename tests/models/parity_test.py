@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from luced.engine.offline import logits
 from luced.errors import ModelError
 from luced.models import ARCHITECTURES
-from tests import tinygguf
+from tests import hfgguf
 from tests.models.cases import CASES, GOLDENS, make, reference, tokens
 
 
@@ -42,12 +42,12 @@ def test_live(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     case = CASES[name]
     model = make(case)
-    path = tinygguf.export(model, tmp_path / "m.gguf", case.dtype, n_mtp=case.n_mtp)
+    path = hfgguf.export(model, tmp_path / "m.gguf", case.dtype, n_mtp=case.n_mtp)
     assert_near(logits(path, tokens(case)), reference(model, tokens(case)), case.tolerance)
 
 
 @pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
-@pytest.mark.parametrize("name", ["llama", "llama_f16", "llama_q4_1", "gemma3", "qwen35"])
+@pytest.mark.parametrize("name", ["llama", "llama_f16", "llama_q4_1", "gemma3", "qwen35", "qwen3moe", "qwen3moe_q8_0"])
 def test_every_instruction_set(name: str, isa: str) -> None:
     path, ids, expected = golden(name)
     try:
@@ -59,7 +59,23 @@ def test_every_instruction_set(name: str, isa: str) -> None:
     assert_near(ours, expected, CASES[name].tolerance)
 
 
-@pytest.mark.parametrize("name", ["llama", "llama_bf16", "llama_q8_0", "qwen2", "qwen3", "gemma2", "gemma3", "qwen35"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama",
+        "llama_bf16",
+        "llama_q8_0",
+        "qwen2",
+        "qwen3",
+        "gemma2",
+        "gemma3",
+        "qwen35",
+        "qwen3moe",
+        "qwen3moe_q8_0",
+        "gemma4_moe",
+        "gemma4_e",
+    ],
+)
 def test_chunks_and_threads_change_no_bit(name: str) -> None:
     path, ids, _ = golden(name)
     whole = logits(path, ids, n_threads=1)

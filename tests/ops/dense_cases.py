@@ -154,6 +154,20 @@ POINTWISE = [
 ]
 
 
+def _scale(n: int, d: int, *, in_place: bool = False, **more: Any) -> Build:
+    def build(random: np.random.Generator) -> Args:
+        x = strided(normal(random, n, d))
+        return {"x": x, "out": x if in_place else unwritten(n, d), "factor": 0.3, **more}
+
+    return build
+
+
+SCALE = [
+    Case("scale", "odd", _scale(5, 37), Bound(relative=EPS)),
+    Case("scale", "in-place-some-rows", _scale(3, 600, in_place=True, n_rows=2), Bound(relative=EPS)),
+]
+
+
 def _softcap(n: int, d: int, *, scale: float, in_place: bool = False, **more: Any) -> Build:
     def build(random: np.random.Generator) -> Args:
         x = normal(random, n, d, scale=scale)
@@ -259,4 +273,4 @@ GATED = [
     Case("gate", "heads-512-rows", _gated(512, 8, 256, weight=False), _GATE_BOUND, is_timed=True),
 ]
 
-CASES = [*GATED, *L2, *NORM, *POINTWISE, *SOFTCAP, *ANGLES, *ROPE, *GATHER]
+CASES = [*GATED, *L2, *NORM, *POINTWISE, *SCALE, *SOFTCAP, *ANGLES, *ROPE, *GATHER]

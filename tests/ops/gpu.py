@@ -20,6 +20,7 @@ GUARD = 0xA5
 
 # What the library has no kernels for: ops, and types of weights.
 LACKING = {"l2_norm", "gated_norm", "gate", "conv", "conv_commit", "delta", "delta_commit", "TQ2_0", "MXFP4", "NVFP4"}
+LACKING |= {"scale", "route", "expert_matmul", "combine"}
 LACKING |= {t.name for t in abi.Type if t.name.startswith("IQ")}
 
 
