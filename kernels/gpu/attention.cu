@@ -118,14 +118,14 @@ LUCE_GLOBAL(attention)(const __grid_constant__ luce_attention_args a, uint32_t *
                               viewer.sees(j * page_size + c, row<const int32_t>(a.cell_pos, page)[c], fault);
         }
         __syncthreads();
-        for (int u = threadIdx.x; u < n_cells * D; u += kThreads) {
-          const int c = u / D, d = u % D;
-          s.k[c * (D + 1) + d] = seen[c] ? cell_value(a.k_pages.type, cell(a.k_pages, first + c, h, page), d) : 0.0f;
-        }
         // A cell that nobody sees may hold anything: it becomes 0.
-        for (int u = threadIdx.x; u < n_cells * Dv; u += kThreads) {
-          const int c = u / Dv, d = u % Dv;
-          s.v[u] = seen[c] ? cell_value(a.v_pages.type, cell(a.v_pages, first + c, h, page), d) : 0.0f;
+        for (int c = warp; c < n_cells; c += kWarps) {
+          const uint8_t *k = cell(a.k_pages, first + c, h, page), *v = cell(a.v_pages, first + c, h, page);
+          const bool is_seen = seen[c];
+          for (int d = lane; d < D; d += kLanes) {
+            s.k[c * (D + 1) + d] = is_seen ? cell_value(a.k_pages.type, k, d) : 0.0f;
+          }
+          for (int d = lane; d < Dv; d += kLanes) s.v[c * Dv + d] = is_seen ? cell_value(a.v_pages.type, v, d) : 0.0f;
         }
         __syncthreads();
         for (int g = warp; g < G; g += kWarps) {

@@ -25,6 +25,15 @@ inline bool is_cache_type(const luce_tensor &pages) {
   }
 }
 
+inline Verdict check_pages(const luce_tensor &k_pages, const luce_tensor &v_pages, const luce_tensor &cell_pos) {
+  for (const luce_tensor *pages : {&k_pages, &v_pages}) {
+    if (!is_cache_type(*pages)) return unsupported("pages are F32, F16, BF16, Q8_0 or Q4_0 (D a multiple of 32)");
+    if (pages->ne[1] != cell_pos.ne[0] || pages->ne[3] != cell_pos.ne[1]) return bad("pages and cell_pos differ");
+  }
+  if (!is_i32(cell_pos)) return unsupported("cell_pos is I32");
+  return k_pages.ne[2] == v_pages.ne[2] ? Verdict{} : bad("k_pages and v_pages have one number of heads");
+}
+
 LUCE_DEVICE int cell_bytes(const luce_tensor &pages) {
   const int D = static_cast<int>(pages.ne[0]);
   return static_cast<int>(pages.nb[0]) * (pages.type == LUCE_Q8_0 || pages.type == LUCE_Q4_0 ? D / 32 : D);

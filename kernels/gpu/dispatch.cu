@@ -144,9 +144,12 @@ luce_status luce_run(luce_context *context, const luce_call *calls, int32_t n_ca
   }
   luce::Launcher launcher = {context->stream, context->fault, context->n_multiprocessors};
   launcher.error = cudaSetDevice(context->device);
-  for (int32_t i = 0; i < n_calls; ++i) {
-    kOps[calls[i].op].op->launch(calls[i].args, launcher);
-    if (launcher.error == cudaSuccess) continue;
+  for (int32_t i = 0; i < n_calls;) {
+    const int n_done = kOps[calls[i].op].op->launch(calls + i, n_calls - i, launcher);
+    if (launcher.error == cudaSuccess) {
+      i += n_done;
+      continue;
+    }
     return context->fail(LUCE_FAULT, "call " + std::to_string(i) + ": " + kOps[calls[i].op].name + ": " +
                                          cudaGetErrorString(launcher.error));
   }

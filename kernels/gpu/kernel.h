@@ -5,6 +5,9 @@
 //     LUCE_OP(attention, check, launch, workspace)
 //   Verdict check(const luce_rms_norm_args &)              looks at types and shapes, never at data
 //   void launch(const luce_rms_norm_args &, Launcher &)    puts its kernels on the stream; grids follow from bounds
+//   int launch(const luce_call *, int n, Launcher &)       the same for the first of n calls, and for those after it
+//   that
+//                                                          it can do in the same launch: gives how many
 //   int64_t workspace(const luce_rms_norm_args &)
 // A kernel is `LUCE_GLOBAL(name)(parameters)` around a __device__ function, and has a line in kernels.def. It takes the
 // op's arguments as they are, and the fault word.
@@ -52,7 +55,7 @@ constexpr unsigned blocks_of(int64_t n, int64_t per_block) {
 
 struct Op {
   Verdict (*check)(const void *args);
-  void (*launch)(const void *args, Launcher &launcher);
+  int (*launch)(const luce_call *calls, int n_calls, Launcher &launcher);
   int64_t (*workspace)(const void *args);
   int64_t (*given)(const void *args);  // bytes of workspace that the arguments have
 };
@@ -68,11 +71,18 @@ int64_t given_workspace(const Args &args) {
   return 0;
 }
 
-template <class Args, Verdict (*check)(const Args &), void (*launch)(const Args &, Launcher &),
+template <class Args, Verdict (*check)(const Args &), auto launch,
           int64_t (*workspace)(const Args &) = no_workspace<Args>>
 constexpr Op make_op() {
   return {[](const void *args) { return check(*static_cast<const Args *>(args)); },
-          [](const void *args, Launcher &launcher) { launch(*static_cast<const Args *>(args), launcher); },
+          [](const luce_call *calls, int n_calls, Launcher &launcher) {
+            if constexpr (requires { launch(calls, n_calls, launcher); }) {
+              return launch(calls, n_calls, launcher);
+            } else {
+              launch(*static_cast<const Args *>(calls->args), launcher);
+              return 1;
+            }
+          },
           [](const void *args) { return workspace(*static_cast<const Args *>(args)); },
           [](const void *args) { return given_workspace(*static_cast<const Args *>(args)); }};
 }

@@ -3,7 +3,7 @@
 // meet F32.
 
 #include "check.h"
-#include "pack.cuh"
+#include "matmul.cuh"
 
 namespace luce {
 
@@ -11,13 +11,49 @@ void launch_matmul_rows(const luce_matmul_args &a, Launcher &launcher);
 
 namespace {
 
-void launch_matmul_packed(const luce_matmul_args &a, Launcher &launcher) {
-  constexpr int kTokens[] = {1, 8, 16, 32, 64};
-  const int64_t n = a.x.ne[1];
-  int size = 0;
-  while (size < 4 && n > kTokens[size]) ++size;
+// Adds a matrix to the launch; false: it is of another kind than the first, or waits for it.
+bool add_part(MatmulArgs &to, const luce_matmul_args &first, const luce_matmul_args &a) {
+  if (a.weight.type != first.weight.type || a.x.data != first.x.data || a.x.ne[0] != first.x.ne[0] ||
+      a.x.ne[1] != first.x.ne[1] || a.x.nb[1] != first.x.nb[1] || a.n_rows != first.n_rows) {
+    return false;
+  }
+  for (int p = 0; p < to.n_parts; ++p) {
+    if (a.add.data == to.parts[p].out || a.out.data == to.parts[p].out) return false;
+  }
+  const int n_before = to.n_parts == 0 ? 0 : to.parts[to.n_parts - 1].end_tile;
+  const int n_tiles = static_cast<int>(blocks_of(a.weight.ne[1], kTileRows));
+  to.parts[to.n_parts++] = {static_cast<const uint8_t *>(a.weight.data),
+                            static_cast<const float *>(a.bias.data),
+                            static_cast<const float *>(a.add.data),
+                            static_cast<float *>(a.out.data),
+                            a.add.nb[1],
+                            a.out.nb[1],
+                            static_cast<int32_t>(a.weight.ne[1]),
+                            n_before + n_tiles};
+  return true;
+}
+
+// The first of the calls, and those after it that meet the same x.
+int launch_packed(const luce_call *calls, int n_calls, Launcher &launcher) {
+  const auto args_of = [&](int i) -> const luce_matmul_args & {
+    return *static_cast<const luce_matmul_args *>(calls[i].args);
+  };
+  const luce_matmul_args &first = args_of(0);
+  MatmulArgs all = {static_cast<const uint8_t *>(first.x.data),
+                    first.x.nb[1],
+                    first.n_rows,
+                    static_cast<int32_t>(first.x.ne[1]),
+                    static_cast<int32_t>(first.x.ne[0]),
+                    0,
+                    {}};
+  while (all.n_parts < n_calls && all.n_parts < kMostParts && calls[all.n_parts].op == LUCE_OP_matmul &&
+         add_part(all, first, args_of(all.n_parts))) {
+    continue;
+  }
+  constexpr int kTokens[] = {1, 8, 16};
+  const int size = all.bound <= 1 ? 0 : all.bound <= 8 ? 1 : 2;
   int id = -1;  // check() has refused other types
-  switch (a.weight.type) {
+  switch (first.weight.type) {
 #define LUCE_CASE(name, type)             \
   case type:                              \
     id = kernel_matmul_##name##_0 + size; \
@@ -25,7 +61,9 @@ void launch_matmul_packed(const luce_matmul_args &a, Launcher &launcher) {
     LUCE_QUANTISED(LUCE_CASE)
 #undef LUCE_CASE
   }
-  launcher(id, dim3(blocks_of(a.weight.ne[1], kTileRows), blocks_of(n, kTokens[size])), kMatmulThreads, 0, a);
+  const dim3 grid(all.parts[all.n_parts - 1].end_tile, blocks_of(all.bound, kTokens[size]));
+  launcher(id, grid, kMatmulThreads, 0, all);
+  return all.n_parts;
 }
 
 bool is_rows_of(const luce_tensor &t, int64_t width, int64_t n) {
@@ -53,8 +91,11 @@ Verdict check(const luce_matmul_args &a) {
   return {};
 }
 
-void launch(const luce_matmul_args &a, Launcher &launcher) {
-  (is_float(a.weight.type) ? launch_matmul_rows : launch_matmul_packed)(a, launcher);
+int launch(const luce_call *calls, int n_calls, Launcher &launcher) {
+  const luce_matmul_args &first = *static_cast<const luce_matmul_args *>(calls->args);
+  if (!is_float(first.weight.type)) return launch_packed(calls, n_calls, launcher);
+  launch_matmul_rows(first, launcher);
+  return 1;
 }
 
 }  // namespace

@@ -70,10 +70,10 @@ struct Packer {
       const int scale = there ? Block::scale(block(row, unit * P::values), s) : 0;
       const int min = there && P::f.mins ? Block::min(block(row, unit * P::values), s) : 0;
       if (P::subs_are_nibbles) {
-        sub[s] = static_cast<uint8_t>(scale | min << 4);
+        sub[sub_place<P::f.span>(s, false)] = static_cast<uint8_t>(scale | min << 4);
       } else {
-        sub[s] = static_cast<uint8_t>(P::subs_are_signed ? scale + 128 : scale);
-        if (P::f.mins) sub[P::n_subs + s] = static_cast<uint8_t>(min);
+        sub[sub_place<P::f.span>(s, false)] = static_cast<uint8_t>(P::subs_are_signed ? scale + 128 : scale);
+        if (P::f.mins) sub[sub_place<P::f.span>(s, true)] = static_cast<uint8_t>(min);
       }
     }
   }

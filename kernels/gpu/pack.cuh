@@ -12,8 +12,9 @@
 //             2 bits  one word: register f in the field of bits 2f, 2f + 1 of each byte
 //             1 bit   half a word: register f in bit f of each byte, or f + 4 for the second 32 values
 //   scales: 64 values: for each row the F16 d of both blocks, with mins (d, m) of both.
-//           256 values: for each row d, with mins (d, m); then for each row 16 bytes of scales and minima: 8 scales and
-//           8 minima; or 16 scales, signed ones with 128 added; or (Q2_K) 16 pairs, the scale in the low nibble.
+//           256 values: for each row d, with mins (d, m); then for each row 16 bytes of scales and minima, four for
+//           each t: those of blocks t and t + 4 of 32 values. They are the two scales and the two minima; or with two
+//           scales to a block those four, 128 added to signed ones, and (Q2_K) the minimum in the high nibble.
 // No value is rounded, and the size is the file's within 4 %.
 #pragma once
 
@@ -49,6 +50,12 @@ struct Packing {
 template <int span>
 constexpr LUCE_DEVICE int place(int pair, int t, int j) {
   return span == 32 ? 8 * t + 4 * pair + j : 16 * pair + 4 * t + j;
+}
+
+// Which of a row's 16 bytes has scale s, or minimum s, of 256 values.
+template <int span>
+constexpr LUCE_DEVICE int sub_place(int s, bool is_min) {
+  return span == 32 ? s % 4 * 4 + s / 4 + (is_min ? 2 : 0) : s / 2 % 4 * 4 + s / 8 * 2 + s % 2;
 }
 
 // Byte offset of a lane's word i among n words of each lane.

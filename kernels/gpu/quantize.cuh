@@ -1,21 +1,27 @@
-// quantize.cuh: a block of activations to int8, by a warp: for what has them in registers.
+// quantize.cuh: activations to int8, for what has them in registers.
 #pragma once
 
 #include "kernel.h"
 
 namespace luce {
 
-// Writes block b of a row of Q8_A; lane l has value l. What is not finite gives finite codes of no meaning.
-LUCE_DEVICE void quantize_block(float x, uint8_t *out, int64_t K, int b) {
-  const int lane = threadIdx.x % kLanes;
-  const float d = largest_of_warp(fabsf(x)) / 127;
-  const int q = __float2int_rn(fminf(fmaxf(x / (d > 0 ? d : 1.0f), -127.0f), 127.0f));
-  int sum = q;
+// Writes four values of a row of Q8_A, from value k on: eight lanes side by side have the 32 of a block. What is not
+// finite gives finite codes of no meaning. A lane that is not there takes part and writes nothing.
+LUCE_DEVICE void quantize_four(float4 x, uint8_t *out, int64_t K, int k, bool is_there) {
+  float most = fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
 #pragma unroll
-  for (int lanes = 8; lanes > 0; lanes /= 2) sum += shuffle_xor(sum, lanes);
-  out[b * 32 + lane] = static_cast<uint8_t>(q);
-  if (lane == 0) reinterpret_cast<float *>(out + K)[b] = d;
-  if (lane % 16 == 0) reinterpret_cast<int16_t *>(out + K + K / 8)[b * 2 + lane / 16] = static_cast<int16_t>(sum);
+  for (int lanes = 4; lanes > 0; lanes /= 2) most = fmaxf(most, shuffle_xor(most, lanes));
+  const float d = most / 127, divisor = d > 0 ? d : 1.0f;
+  const auto code = [=](float v) { return __float2int_rn(fminf(fmaxf(v / divisor, -127.0f), 127.0f)); };
+  const int q[4] = {code(x.x), code(x.y), code(x.z), code(x.w)};
+  int sum = q[0] + q[1] + q[2] + q[3];
+  sum += shuffle_xor(sum, 1);
+  sum += shuffle_xor(sum, 2);
+  if (!is_there) return;
+  *reinterpret_cast<char4 *>(out + k) = make_char4(static_cast<signed char>(q[0]), static_cast<signed char>(q[1]),
+                                                   static_cast<signed char>(q[2]), static_cast<signed char>(q[3]));
+  if (k % 32 == 0) reinterpret_cast<float *>(out + K)[k / 32] = d;
+  if (k % 16 == 0) reinterpret_cast<int16_t *>(out + K + K / 8)[k / 16] = static_cast<int16_t>(sum);
 }
 
 }  // namespace luce

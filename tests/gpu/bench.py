@@ -109,12 +109,13 @@ def main(models: tuple[Path, ...], peer: Path | None, depth: int, batches: str, 
         ours.append(("tg128", rate_of(lambda r=runner: generate(r, 128), 128), floor))
         for n in map(int, filter(None, batches.split(","))):
             ours.append((f"steps of {n}", decode_rate(runner, n, 64), floor_rate / read_bytes(runner, n, 64)))
-        if depth:
+        if depth and depth < runner.n_ctx:
             floor = floor_rate / read_bytes(runner, 1, depth)
             ours.append((f"tg32@{depth}", decode_rate(runner, 1, depth), floor))
+        n_ctx = runner.n_ctx
         runner.close()
         del runner
-        theirs = peer_rates(peer, model, depth) if peer else {}
+        theirs = peer_rates(peer, model, depth if depth < n_ctx else 0) if peer else {}
         for test, rate, floor in ours:
             their = theirs.get(test)
             versus = f"{their:9.1f} {rate / their:6.2f}" if their else " " * 16
