@@ -8,9 +8,8 @@
 // columns are eight blocks of k instead of eight rows: a lane has codes of x for one of them, the others are zero, and
 // eight instructions into one accumulator leave in each lane what it then has to scale.
 //
-// This file is compiled once for each type: LUCE_WEIGHT is its name in kernels.def, LUCE_WEIGHT_TYPE its luce_type.
-//
 // The accumulator of the matrix instruction begins at the bits of 1.5 * 2^23: what comes out is a float already.
+// This file is compiled once for each type: LUCE_WEIGHT is its name in kernels.def, LUCE_WEIGHT_TYPE its luce_type.
 
 #include "matmul_units.cuh"
 
