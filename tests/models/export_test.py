@@ -23,7 +23,8 @@ def test_llama_cpp_reads_it_as_hf(name: str, tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp")
     from tests.models.llamacpp import LlamaCpp
 
-    case = replace(CASES[name], config=CASES[name].config | {"vocab_size": tinygguf.N_VOCAB})
+    n_vocab = dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), tinygguf.N_VOCAB)
+    case = replace(CASES[name], config=CASES[name].config | n_vocab)
     model = make(case)
     logits = reference(model, tokens(case)).astype(np.float64)
     path = hfgguf.export(model, tmp_path / "m.gguf", vocabulary=True, n_mtp=case.n_mtp)
