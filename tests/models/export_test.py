@@ -34,6 +34,8 @@ def test_llama_cpp_reads_it_as_hf(name: str, tmp_path: Path) -> None:
     expected = logits[last] - np.logaddexp.reduce(logits[last])
     ours = LlamaCpp(path).logprobs(tokens(case)[: last + 1], tinygguf.N_VOCAB)
     assert len(ours) == tinygguf.N_VOCAB
-    # llama.cpp looks GELU up in a table of halves.
-    tolerance = 5e-3 if case.architecture.startswith("gemma") else 1e-4
+    # llama.cpp looks GELU up in a table of halves: once in each layer, twice in those of gemma4 that have inputs of
+    # their own or experts.
+    gelu = {"gemma2": 5e-3, "gemma3": 5e-3, "gemma4": 5e-2}
+    tolerance = gelu.get(case.architecture, 1e-4)
     assert max(abs(expected[token] - logprob) for token, logprob in ours.items()) < tolerance
