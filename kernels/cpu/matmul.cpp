@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kTokenBytes = 512 << 10;           // of a block of tokens
 constexpr int kPackedTokens = kLanes == 16 ? 8 : 4;  // a kernel call takes at most so many: what the registers hold
-constexpr int kFloatTokens = kLanes == 16 ? 12 : 4;  // with two vectors of rows
+constexpr int kFloatTokens = kLanes == 16 ? 12 : 6;  // with two vectors of rows
 constexpr int64_t kChunk = 2048;  // values of k a multiple of a chain: there a sum of floats may rest
 // The panels of one call, at most 44 bytes for each 32 values of a token, lie in a thread's scratch.
 constexpr int64_t kMaxK = 65536;

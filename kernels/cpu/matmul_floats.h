@@ -13,19 +13,16 @@
 
 namespace luce::LUCE_ISA {
 
-// kLanes rows, from `lane` of a tile on, at the values k and k + 1 that lie at p.
-template <int type>
-LUCE_INLINE void load_pair(const uint8_t *p, int lane, F32 &even, F32 &odd) {
+// kLanes rows, from `lane` of a tile on, at the value k (half 0) or k + 1 (half 1) of the pair that lies at p.
+template <int type, int half>
+LUCE_INLINE F32 load_half(const uint8_t *p, int lane) {
   if constexpr (type == LUCE_BF16) {
     const I32 both = load<I32>(p + 4 * lane);
-    even = reinterpret_cast<F32>(both << 16);
-    odd = reinterpret_cast<F32>(both & static_cast<int32_t>(0xFFFF0000));
+    return reinterpret_cast<F32>(half == 0 ? both << 16 : both & static_cast<int32_t>(0xFFFF0000));
   } else if constexpr (type == LUCE_F16) {
-    even = f16_to_f32(load<Half>(p + 2 * lane));
-    odd = f16_to_f32(load<Half>(p + 2 * (kTileRows + lane)));
+    return f16_to_f32(load<Half>(p + 2 * (half * kTileRows + lane)));
   } else {
-    even = load<F32>(p + 4 * lane);
-    odd = load<F32>(p + 4 * (kTileRows + lane));
+    return load<F32>(p + 4 * (half * kTileRows + lane));
   }
 }
 
@@ -50,15 +47,17 @@ LUCE_INLINE void multiply_floats(const uint8_t *const *tiles, const int *lanes, 
   for (int64_t p = 0; p < n_pairs;) {
     F32 sum[R][M] = {};
     for (const int64_t end = std::min(p + kChainPairs, n_pairs); p < end; ++p, panel += 2 * M) {
-      F32 w[2][R];
       unrolled<R>([&]<int r>() LUCE_UNROLLED {
-        const uint8_t *pair = tiles[r] + p * kPairBytes;
-        for (int i = 0; i < kPairBytes; i += 64) __builtin_prefetch(pair + kFloatPrefetchBytes + i);
-        load_pair<type>(pair, lanes[r], w[0][r], w[1][r]);
+        const uint8_t *ahead = tiles[r] + p * kPairBytes + kFloatPrefetchBytes;
+        for (int i = 0; i < kPairBytes; i += 64) __builtin_prefetch(ahead + i);
       });
-      unrolled<2 * M>([&]<int i>() LUCE_UNROLLED {
-        const F32 x = splat(panel[i]);
-        unrolled<R>([&]<int r>() LUCE_UNROLLED { sum[r][i % M] = fma(w[i / M][r], x, sum[r][i % M]); });
+      unrolled<2>([&]<int half>() LUCE_UNROLLED {  // one after the other: registers for both would be one too many
+        F32 w[R];
+        unrolled<R>([&]<int r>() LUCE_UNROLLED { w[r] = load_half<type, half>(tiles[r] + p * kPairBytes, lanes[r]); });
+        unrolled<M>([&]<int t>() LUCE_UNROLLED {
+          const F32 x = splat(panel[half * M + t]);
+          unrolled<R>([&]<int r>() LUCE_UNROLLED { sum[r][t] = fma(w[r], x, sum[r][t]); });
+        });
       });
     }
     unrolled<R * M>([&]<int i>() LUCE_UNROLLED { sums[i / M][i % M] += sum[i / M][i % M]; });
