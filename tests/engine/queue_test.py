@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from luced import link
 from luced.engine import worker
-from luced.engine.plan import Emitted, GroupSpec, Plan
+from luced.engine.plan import GroupSpec
 from luced.link import Finished
 from tests.engine.fake import FakeModel
 from tests.engine.scheduler_test import Bench, prompt, rows
-from tests.engine.worker_test import Front, front
+from tests.engine.worker_test import Front, front, gated
 
 __all__ = ["front"]
 
@@ -135,20 +133,6 @@ def test_its_pages_go_at_once_where_others_need_them() -> None:
     bench.check(one, batch)
 
 
-def gated(front: Front, n_steps: int) -> threading.Semaphore:
-    """Loads the model; it makes n_steps, and one more for each release."""
-    front.load()
-    model, gate = front.models["m"], threading.Semaphore(n_steps)
-    step = model.step
-
-    def wait_and_step(plan: Plan) -> list[Emitted]:
-        assert gate.acquire(timeout=10)
-        return step(plan)
-
-    model.step = wait_and_step  # type: ignore[method-assign]
-    return gate
-
-
 def test_the_worker_pauses_and_sleeps(front: Front) -> None:
     gate = gated(front, 2)
     front.say(link.Generate(1, "m", prompt(8), link.Sampling(), [], 100))
@@ -173,13 +157,15 @@ def test_the_worker_pauses_and_sleeps(front: Front) -> None:
 def test_the_worker_tells_the_queue(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "QUEUE_REPORT_S", 0.0)
     gate = gated(front, 0)
-    front.say(*(link.Generate(i, "m", prompt(8, i), link.Sampling(), [], 20) for i in range(1, 9)))
+    requests = [link.Generate(i, "m", prompt(8, i), link.Sampling(), [], 20) for i in range(1, 9)]
+    front.say(requests[0])
+    assert gate.reached.wait(10)
+    front.say(*requests[1:])  # they are heard together, after the first step
     gate.release(1000)
     told = [m.ids for m in front.hear_until(link.Queued) if isinstance(m, link.Queued)]
     while told[-1]:
         told += [m.ids for m in front.hear_until(link.Queued) if isinstance(m, link.Queued)]
     assert told[0] == sorted(told[0])
     lengths = [len(ids) for ids in told]
-    fullest = lengths.index(max(lengths))  # they need not all have come by the first report
-    assert lengths[fullest:] == sorted(lengths[fullest:], reverse=True)
+    assert lengths == sorted(lengths, reverse=True)
     assert len(told) > 4

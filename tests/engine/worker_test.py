@@ -90,6 +90,32 @@ def generate(request_id: int = 1, model: str = "m", max_tokens: int = 5, n_promp
     return link.Generate(request_id, model, [i % 7 for i in range(n_prompt)], link.Sampling(), [], max_tokens)
 
 
+class Gate(threading.Semaphore):
+    """What the steps of a model wait at; each takes one permit."""
+
+    def __init__(self, n_steps: int) -> None:
+        super().__init__(n_steps)
+        self.reached = threading.Event()  # by a step: from here on the worker hears nothing
+
+    def let_through(self) -> None:
+        self.reached.set()
+        assert self.acquire(timeout=10)
+
+
+def gated(front: Front, n_steps: int, name: str = "m") -> Gate:
+    """Loads the model; it makes n_steps, and one more for each release."""
+    front.load(name)
+    model, gate = front.models[name], Gate(n_steps)
+    step = model.step
+
+    def wait_and_step(plan: Plan) -> list[Emitted]:
+        gate.let_through()
+        return step(plan)
+
+    model.step = wait_and_step  # type: ignore[method-assign]
+    return gate
+
+
 def tokens(messages: list[link.Message], request_id: int = 1) -> list[int]:
     return [t for m in messages if isinstance(m, link.Tokens) and m.id == request_id for t in m.tokens]
 
@@ -125,10 +151,11 @@ def test_a_load_tells_how_far_it_is_while_others_are_answered(front: Front) -> N
 
 
 def test_a_load_gives_way_to_a_step_after_each_slice(front: Front) -> None:
-    front.load()
+    gate = gated(front, 0)
     front.say(generate(max_tokens=200))
-    front.hear_until(link.Tokens)
+    assert gate.reached.wait(10)
     front.say(link.Load("other", "a file"))
+    gate.release(1000)
     front.hear_until(link.Loaded)
     between = [b - a for a, b in zip(front.steps, front.steps[1:], strict=False)]
     assert between[4:] == [1, 1, 1]  # the slices of `other`; those of `m` had nobody beside them
@@ -145,9 +172,10 @@ def test_a_model_that_cannot_be_loaded_is_refused(front: Front, path: str, code:
 
 
 def test_two_models_take_turns(front: Front) -> None:
-    front.load("a")
+    gate = gated(front, 0, "a")
     front.load("b")
     front.say(generate(1, "a", 200), generate(2, "b", 5))
+    gate.release(1000)
     messages = front.hear_until(link.Finished)
     assert isinstance(messages[-1], link.Finished)
     assert messages[-1].id == 2
@@ -165,8 +193,9 @@ def test_requests_that_cannot_run_fail_by_name(front: Front) -> None:
 
 
 def test_unload_ends_its_requests(front: Front) -> None:
-    front.load()
+    gate = gated(front, 0)
     front.say(generate(1, max_tokens=200), link.Unload("m"))
+    gate.release(1000)
     messages = front.hear_until(link.Unloaded)
     assert isinstance(messages[-2], link.Failed)
     assert front.models["m"].is_closed
