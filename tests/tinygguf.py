@@ -135,3 +135,19 @@ def write(writer: gguf.GGUFWriter, tensors: Tensors, dtype: str, spelled_out: bo
     path = writer.path
     assert path is not None
     return Path(path)
+
+
+def with_tensors(source: gguf.GGUFReader, path: Path, tensors: Tensors) -> Path:
+    """A file with the metadata of another."""
+    architecture = source.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, field in source.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            writer.add_key_value(key, field.contents(), field.types[0], field.types[-1])
+    for name, value in tensors.items():
+        writer.add_tensor(name, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

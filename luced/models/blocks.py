@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from luced.device.values import Value
+from luced.device.values import ShapeError, Value
 from luced.models.rope import Rope
 from luced.models.spec import Spec
 from luced.models.weights import Block, Weights
@@ -23,6 +23,7 @@ from luced.ops import (
     rope_angles,
     route,
     rows_of,
+    scale,
     softcap,
 )
 from luced.tape import Tape, constant
@@ -41,8 +42,18 @@ class Batch:
 
 
 def linear(t: Tape, block: Block, name: str, x: Value, add: Value | None = None) -> Value:
-    """name.weight times x, plus name.bias where the file has one, plus add."""
+    """name.weight times x, times name.scale and plus name.bias where the file has them, plus add."""
+    x = scaled(t, x, block.floats(f"{name}.scale"))
     return matmul(t, block[f"{name}.weight"], x, block.get(f"{name}.bias"), add)
+
+
+def scaled(t: Tape, x: Value, factors: list[float] | None) -> Value:
+    """x times a weight's second scale, as NVFP4 has one: here, since what is added to the product is not scaled."""
+    if factors is None:
+        return x
+    if len(factors) != 1:
+        raise ShapeError(f"the scale of a matrix for {x} has {len(factors)} values, not one")
+    return scale(t, x, factors[0])
 
 
 def gated(t: Tape, block: Block, x: Value, activation: int) -> Value:
@@ -85,5 +96,5 @@ def head(t: Tape, s: Spec, w: Weights, b: Batch, x: Value) -> Value:
     x = rows_of(t, x, b.out_index)
     x = rms_norm(t, x, w["output_norm.weight"], s.eps)
     output: Weight = w.get("output.weight") or w["token_embd.weight"]
-    x = matmul(t, output, x, w.get("output.bias"))
+    x = matmul(t, output, scaled(t, x, w.floats("output.scale")), w.get("output.bias"))
     return softcap(t, x, s.final_softcap) if s.final_softcap else x

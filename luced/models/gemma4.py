@@ -103,7 +103,7 @@ def feed_forward(t: Tape, s: Spec, blk: Block, x: Value) -> Value:
         return h
     h = rms_norm(t, h, blk["post_ffw_norm_1.weight"], s.eps)
     asked = scale(t, rms_norm(t, x, blk["ffn_gate_inp.scale"], s.eps), s.n_embd**-0.5)
-    chosen = route(t, linear(t, blk, "ffn_gate_inp", asked), s.routing)
+    chosen = route(t, matmul(t, blk["ffn_gate_inp.weight"], asked), s.routing)
     e = experts(t, blk, chosen, rms_norm(t, x, blk["pre_ffw_norm_2.weight"], s.eps), GELU_TANH)
     return add(t, h, rms_norm(t, e, blk["post_ffw_norm_2.weight"], s.eps))
 

@@ -49,7 +49,8 @@ class Weights:
         return list(weight.rows.storage.data.cast("f"))
 
     def unused(self) -> list[str]:
-        return [name for name in self.file.tensors if name not in self._made]
+        """NVFP4's input_scale is for products of two FP4 numbers: our activations have 8 bits."""
+        return [name for name in self.file.tensors if name not in self._made and not name.endswith(".input_scale")]
 
     def n_bytes(self) -> int:
         """Of all tensors, each in the form that is computed with. ModelError: a type that the device does not know."""

@@ -17,6 +17,7 @@ import pytest
 from luced.engine.offline import logits
 from luced.errors import RequestError
 from luced.gguf.catalogue import Catalogue
+from tests.tinygguf import with_tensors
 
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("xllamacpp")
@@ -50,17 +51,8 @@ def smollm2_f32(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """The same weights, every one in F32: 540 MB."""
     path = tmp_path_factory.mktemp("smollm2") / "smollm2-f32.gguf"
     source = gguf.GGUFReader(smollm2)
-    writer = gguf.GGUFWriter(path, "llama")
-    for key, field in source.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            writer.add_key_value(key, field.contents(), field.types[0], field.types[-1])
-    for tensor in source.tensors:
-        writer.add_tensor(tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    yield path
+    values = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in source.tensors}
+    yield with_tensors(source, path, values)
     path.unlink()
 
 
