@@ -52,6 +52,7 @@ def plan(
     found = ledger.plan(
         entry.path,
         isa=settings.isa,
+        n_threads=settings.n_threads,
         n_ctx=n_ctx,
         kv_type=kv or own.get("kv_type", settings.kv_type),
         n_batch=settings.n_batch,

@@ -6,7 +6,8 @@ import ctypes
 from typing import Any
 
 from luced.device import abi
-from luced.device.values import Call, Value
+from luced.device.library import Context
+from luced.device.values import ALIGNMENT, Call, Value
 from luced.errors import ModelError
 
 
@@ -30,13 +31,25 @@ def describe(data: int, dtype: str, ne: tuple[int, ...], nb: tuple[int, ...], pa
     return t
 
 
-def arguments(call: Call, bound: int = 0) -> ctypes.Structure:
-    """The call's struct; its storages have their memory."""
+def workspace_bytes(context: Context, calls: list[Call], bound: int = 0) -> list[int]:
+    """Bytes that each call works in beside its arguments, which need not have their memory yet."""
+    return [
+        context.workspace_bytes(op_of(call), arguments(call, bound, is_placed=False)) if "workspace" in call.args else 0
+        for call in calls
+    ]
+
+
+def op_of(call: Call) -> abi.Op:
+    return abi.Op(abi.OPS.index(call.op))
+
+
+def arguments(call: Call, bound: int = 0, is_placed: bool = True) -> ctypes.Structure:
+    """The call's struct. Unless its storages have their memory, addresses say no more than that there is a value."""
     args: Any = abi.ARGS[call.op]()
     for name, value in call.args.items():
         if isinstance(value, Value):
-            assert value.storage.pointer, f"{value} of {call.op} has no memory"
-            setattr(args, name, tensor(value, value.storage.pointer, bound))
+            assert value.storage.pointer or not is_placed, f"{value} of {call.op} has no memory"
+            setattr(args, name, tensor(value, value.storage.pointer or ALIGNMENT, bound))
         elif value is not None:
             setattr(args, name, value)
     if call.rows is not None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from luced.device import abi
-from luced.device.arguments import arguments, describe, tensor
+from luced.device.arguments import arguments, describe, op_of, tensor, workspace_bytes
 from luced.device.device import array
 from luced.device.library import Calls, Context
 from luced.device.memory import anonymous_bytes, bytes_left
@@ -78,6 +78,9 @@ class Cpu:
         assert packed.packs is not None
         self.context.pack(_tensor(packed.packs), packed.pointer, row_begin, row_end)
 
+    def workspace_bytes(self, calls: list[Call]) -> int:
+        return max(workspace_bytes(self.context, calls), default=0)
+
     def compile(self, calls: list[Call], outputs: Sequence[Value] = ()) -> Program:
         """The calls with the addresses of their storages, which must be allocated, and a workspace of their own.
 
@@ -109,11 +112,8 @@ class Program:
 
     def __init__(self, device: Cpu, calls: list[Call]) -> None:
         self._context = device.context
-        ops = [(abi.Op(abi.OPS.index(call.op)), arguments(call)) for call in calls]
-        needs = [
-            self._context.workspace_bytes(op, args) if "workspace" in call.args else 0
-            for call, (op, args) in zip(calls, ops, strict=True)
-        ]
+        ops = [(op_of(call), arguments(call)) for call in calls]
+        needs = workspace_bytes(self._context, calls)
         self._workspace = device.reserve(max(needs, default=0))
         for (_, args), need in zip(ops, needs, strict=True):
             if need:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from luced.device.arguments import tensor
+from luced.device.arguments import tensor, workspace_bytes
 from luced.device.cuda_program import Mirror, Program
 from luced.device.cuda_runtime import DeviceMemory, HostMemory, Runtime
 from luced.device.device import array
@@ -121,6 +121,9 @@ class Cuda:
         """Address of these bytes in the pinned buffer that is free longest; it is self._staging[0] from now on."""
         self._staging.reverse()
         return self._staging[0].fill(np.frombuffer(data, np.uint8)[begin:end])
+
+    def workspace_bytes(self, calls: list[Call]) -> int:
+        return max(workspace_bytes(self.context, calls), default=0)
 
     def compile(self, calls: list[Call], outputs: Sequence[Value] = ()) -> Program:
         """The calls with the addresses of their storages, which must be allocated, and a workspace of their own.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from luced.device import abi
-from luced.device.arguments import arguments, describe
+from luced.device.arguments import arguments, describe, op_of, workspace_bytes
 from luced.device.cuda_runtime import DeviceMemory, HostMemory, Runtime
 from luced.device.library import Calls, Context
 from luced.device.values import Call, Rows, Storage, Value, aligned
@@ -42,7 +42,7 @@ class Program:
         self._inputs = _copies(calls, mirrors)
         self._outputs = [(value, mirrors[value.storage].pointer) for value in outputs]
         self._sizes: dict[int, _Size] = {}
-        self._workspace = DeviceMemory(runtime, max(self._needs(self._arguments(0)), default=0))
+        self._workspace = DeviceMemory(runtime, max(workspace_bytes(context, calls), default=0))
 
     def run(self) -> None:
         """ModelError: a kernel does not support what it was given. EngineError: the device failed."""
@@ -70,18 +70,11 @@ class Program:
             copy(to, value.storage.pointer, _used_bytes(value, bound))
 
     def calls_of(self, bound: int) -> Calls:
-        ops = self._arguments(bound)
-        for (_, args), need in zip(ops, self._needs(ops), strict=True):
+        ops = [(op_of(call), arguments(call, bound)) for call in self._calls]
+        for (_, args), need in zip(ops, workspace_bytes(self._context, self._calls, bound), strict=True):
             if need:
                 args.workspace = describe(self._workspace.pointer, "U8", (need,), (1,))
         return Calls(ops)
-
-    def _arguments(self, bound: int) -> list[tuple[abi.Op, Any]]:
-        return [(abi.Op(abi.OPS.index(call.op)), arguments(call, bound)) for call in self._calls]
-
-    def _needs(self, ops: list[tuple[abi.Op, Any]]) -> list[int]:
-        pairs = zip(self._calls, ops, strict=True)
-        return [self._context.workspace_bytes(*op) if "workspace" in call.args else 0 for call, op in pairs]
 
 
 class _Size:

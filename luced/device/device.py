@@ -51,6 +51,9 @@ class Device(Protocol):
     def pack(self, packed: Storage, row_begin: int, row_end: int) -> None:
         """Packs rows of the weight that `packed` is made from."""
 
+    def workspace_bytes(self, calls: list[Call]) -> int:
+        """What compile() takes for their workspace; they need not have memory yet."""
+
     def compile(self, calls: list[Call], outputs: Sequence[Value] = ()) -> Program:
         """The calls with the addresses of their storages, which must be allocated, and a workspace of their own.
 

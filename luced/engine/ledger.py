@@ -77,3 +77,4 @@ def _owners(runner: Runner) -> Iterator[Owner]:
     yield Owner("counts", sum(left.values()), f"of tokens, for the penalties of {runner.n_seqs} sequences")
     yield Owner("activations", memory["activations"], f"of a step of {runner.n_batch} rows")
     yield Owner("inputs", memory["inputs"], f"of a step, and the states of {runner.n_seqs} sequences")
+    yield Owner("workspaces", memory["workspaces"], f"of kernels on {runner.device.n_threads} threads")

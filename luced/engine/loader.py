@@ -202,6 +202,7 @@ def _ledger(runner: Runner) -> dict[str, int]:
         **({"states": state_bytes} if state_bytes else {}),
         "activations": runner.tape.plan_activations()[1],
         "inputs": sum(aligned(s.n_bytes) for s in dict.fromkeys(inputs)),
+        "workspaces": sum(runner.device.workspace_bytes(calls) for calls in runner.recorded),
     }
 
 

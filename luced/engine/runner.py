@@ -12,10 +12,11 @@ import numpy.typing as npt
 from luced import ops
 from luced.device.abi import FaultCode
 from luced.device.device import Device, Program
-from luced.device.values import Value, make_value
+from luced.device.values import Call
+from luced.engine import pools
 from luced.engine.arrays import Arrays
 from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, GroupInputs, Inputs, StateInputs
-from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan, kv_types
+from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan
 from luced.engine.pooling import Pooler
 from luced.engine.sequence import Sequence
 from luced.errors import EngineError
@@ -60,7 +61,8 @@ class Runner:
         i = self.inputs = Inputs(self.n_batch, self.n_seqs, self.n_vocab)
         self.group_inputs = [GroupInputs(g, self.page_size, self.n_ctx, self.n_seqs, i.rows) for g in groups]
         self.state_inputs = StateInputs(self.n_seqs, i.rows) if spec.recurrent else None
-        caches, self.states = self._caches(), self._states()
+        caches = pools.caches(spec, groups, self.group_inputs, i, self.page_size, self.kv_type)
+        self.states = pools.states(spec, self.state_inputs, i, self.n_states)
 
         self.tape = Tape()
         batch = Batch(i.tokens, i.positions, i.out_index, caches, self.states)
@@ -85,46 +87,18 @@ class Runner:
                 ops.kv_copy(tape, inputs.copies, caches[layer])
             self.copy_tapes.append(tape)
 
-    def _caches(self) -> dict[int, ops.Cache]:
-        s, i = self.spec, self.inputs
-        caches: dict[int, ops.Cache] = {}
-        k_type, v_type = kv_types(self.kv_type)
-        for group, spec, g in zip(s.groups, self.groups, self.group_inputs, strict=True):
-            pages = ("k_pages", k_type, group.head_dim), ("v_pages", v_type, group.head_dim_v)
-            for layer in group.layers:
-                k, v = (
-                    make_value(f"blk.{layer}.{name}", "cache", kept, d, self.page_size, group.n_head_kv, spec.n_pages)
-                    for name, kept, d in pages
-                )
-                caches[layer] = ops.Cache(
-                    k, v, g.cell_pos, g.page_table, g.slots, i.row_seq, i.positions, i.row_cell, group.window
-                )  # fmt: skip
-        return {layer: caches[lender] for layer, lender in s.lenders.items()} if s.lenders else caches
-
-    def _states(self) -> dict[int, ops.State]:
-        r, i = self.spec.recurrent, self.state_inputs
-        if r is None or i is None:
-            return {}
-
-        def cache(name: str, *ne: int) -> Value:
-            return make_value(name, "cache", "F32", *ne, self.n_states)
-
-        return {
-            layer: ops.State(
-                cache(f"blk.{layer}.conv_state", r.n_channels, r.n_taps - 1),
-                cache(f"blk.{layer}.delta_state", r.d_v, r.d_k, r.n_v),
-                self.inputs.row_seq,
-                i.seq_slot,
-                i.out_slots,
-            )
-            for layer in r.layers
-        }
-
     # ---- memory ----
 
     @property
     def tapes(self) -> list[Tape]:
         return [self.tape, self.count_tape, *self.copy_tapes]
+
+    @property
+    def recorded(self) -> list[list[Call]]:
+        """The calls of each program: a step, one of which all hidden states are wanted, counting, copies by group."""
+        calls = self.tape.calls
+        step = calls[: self.n_body] + calls[self.n_hidden :]
+        return [step, calls, self.count_tape.calls, *(tape.calls for tape in self.copy_tapes)]
 
     def allocate(self) -> Iterator[None]:
         """Takes memory for all but the weights, which are in place, and compiles, in slices: others may have steps
@@ -134,15 +108,14 @@ class Runner:
             self._held.append(self.device.allocate(list(storages), grows=grows))
         offsets, _ = self.tape.plan_activations()
         self._held.append(self.device.allocate(list(offsets), list(offsets.values())))
-        calls, state = self.tape.calls, self.inputs.row_state
-        self.program = self.device.compile(calls[: self.n_body] + calls[self.n_hidden :], [state])
+        (step, pooled, count, *copies), state = self.recorded, self.inputs.row_state
+        self.program = self.device.compile(step, [state])
         yield
-        outputs = [state, self.hidden] if self.hidden else [state]
-        self.pooled_program = self.device.compile(calls, outputs)  # where the hidden states of all rows are wanted
+        self.pooled_program = self.device.compile(pooled, [state, self.hidden] if self.hidden else [state])
         yield
         self.pooler = Pooler(self.device.view(self.hidden)) if self.hidden else None
-        self.count_program = self.device.compile(self.count_tape.calls)
-        self.copy_programs = [self.device.compile(t.calls) for t in self.copy_tapes]
+        self.count_program = self.device.compile(count)
+        self.copy_programs = [self.device.compile(calls) for calls in copies]
         self.arrays = Arrays(self)
         for program in (self.program, self.pooled_program, self.count_program, *self.copy_programs):
             program.run()  # no rows: checks that there is a kernel for every call

@@ -59,6 +59,18 @@ def test_unloading_gives_everything_back(path: Path, device: Cpu) -> None:
         assert resident_bytes() - before < used / 3, i
 
 
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_the_ledger_is_what_is_taken(path: Path, n_threads: int) -> None:
+    device = Cpu(n_threads=n_threads)
+    runner = load(path, device)
+    owned = dict(runner.memory)
+    assert owned["workspaces"] > 0
+    del owned["weights_mapped"]
+    assert sum(owned.values()) == sum(memory.n_bytes for memory in device._memories)
+    runner.close()
+    device.close()
+
+
 def test_memory_that_nobody_has_touched_is_taken(path: Path, device: Cpu) -> None:
     before = device.free_bytes()
     memory = device.reserve(4 << 30)

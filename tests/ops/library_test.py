@@ -23,7 +23,8 @@ def context() -> Any:
 
 
 def _args(name: str, **changes: Any) -> dict[str, Any]:
-    return next(case for case in CASES if str(case) == name).args() | changes
+    args: dict[str, Any] = next(case for case in CASES if str(case) == name).args()
+    return args | changes
 
 
 F16 = np.zeros((5, 37), np.float16)
