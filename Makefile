@@ -2,6 +2,8 @@
 # make test      runs all tests, set up the same way; with SAN=address, undefined or thread those of the kernels, so compiled
 # make lint      checks the sources: ruff, mypy, clang-format, generated files
 # make generate  writes anew what is made from luce.h, the protocol's table, the commands and the tests' tables
+# make cuda      compiles the CUDA kernels for sm_90, and PTX for others (CUDA_TARGETS=80-virtual: that alone)
+# make cuda-release   compiles them for every chip that luced supports
 # make stop      ends the luced that `make ask` started
 # make clean     removes all that make has made
 #
@@ -17,7 +19,7 @@ SHELL := /bin/bash
 .SILENT:
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help ask test lint generate stop clean install install-user uninstall uninstall-user
+.PHONY: help ask test lint generate cuda cuda-release stop clean install install-user uninstall uninstall-user
 
 # As typed: a dollar sign in a question names no variable of make.
 override PROMPT := $(if $(PROMPT),$(value PROMPT),Why is the sky blue? Answer in one sentence.)
@@ -86,6 +88,17 @@ lint: .venv/.tested
 
 generate: .venv/.tested
 	for generator in $(GENERATORS); do $(BIN)/python $$generator; done
+
+CUDA_TARGETS ?= 90-real;80-virtual
+cuda:
+	$(call say,compiling the CUDA kernels for $(CUDA_TARGETS) (minutes))
+	mkdir -p build
+	cmake -S kernels -B build/cuda -DLUCE_CUDA=ON "-DLUCE_CUDA_TARGETS=$(CUDA_TARGETS)" $(CMAKE_ARGS) >build/cuda.log
+	cmake --build build/cuda --target luce_cuda --parallel $$(nproc) >>build/cuda.log
+	cp build/cuda/libluce_cuda.so luced/device/
+
+cuda-release: CUDA_TARGETS = 75-real;80-real;86-real;89-real;90-real;100-real;120-real;120-virtual
+cuda-release: cuda
 
 stop:
 	if [ -e $(PID) ] && grep -qs luced /proc/$$(<$(PID))/cmdline; then
@@ -180,7 +193,7 @@ uninstall-user:
 	$(call say,left: models in $(DATA_HOME)/luce and settings in ~/.config/luce)
 
 clean: stop
-	rm -rf .venv build dist $(LIBRARY)
+	rm -rf .venv build dist $(LIBRARY) luced/device/libluce_cuda.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamps below are made last, so that what was interrupted is done again.

@@ -1,4 +1,5 @@
-// attention.cu: attention over a paged cache, for decode, draft trees and prefill, any head size and cache type.
+// attention.cu: attention over a paged cache, for decode, draft trees and prefill, any head size and cache type;
+// attention_pages.cu is faster where it can.
 //
 // A block takes a row, a KV head with the heads that read it, and splits of the row's sequence, one after the other. A
 // split is reduced tile by tile of 32 cells; attention_merge then joins the splits in order. So a row's bits depend
@@ -59,7 +60,12 @@ void launch(const luce_attention_args &a, Launcher &launcher) {
   const int64_t n_splits = count_splits(a), wanted = (most + n * n_kv - 1) / (n * n_kv);
   const dim3 grid(static_cast<unsigned>(wanted < n_splits ? wanted : n_splits), static_cast<unsigned>(n_kv),
                   static_cast<unsigned>(n));
-  launcher(kernel_attention, grid, kThreads, shared_bytes(a), a);
+  const PagesKernel pages = pages_kernel(a);
+  if (pages.id >= 0) {
+    launcher(pages.id, grid, kSplitCells, pages.shared_bytes, a);
+  } else {
+    launcher(kernel_attention, grid, kThreads, shared_bytes(a), a);
+  }
   const int64_t Dv = a.v_pages.ne[0];
   launcher(kernel_attention_merge, dim3(static_cast<unsigned>(a.q.ne[1]), static_cast<unsigned>(n)),
            static_cast<int>((Dv + kLanes - 1) / kLanes * kLanes), 0, a);

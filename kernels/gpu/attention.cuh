@@ -16,6 +16,13 @@ inline int64_t count_splits(const luce_attention_args &a) {
   return (a.page_table.ne[0] + split_pages(a) - 1) / split_pages(a);
 }
 
+// The kernel of attention_pages.cu for these shapes, and its shared memory; id -1: there is none.
+struct PagesKernel {
+  int id;
+  int64_t shared_bytes;
+};
+PagesKernel pages_kernel(const luce_attention_args &a);
+
 // One row, as it looks at its sequence.
 struct Viewer {
   const luce_attention_args &a;

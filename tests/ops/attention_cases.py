@@ -124,6 +124,19 @@ _SHAPES: dict[str, Shape] = {
     "draft-tree": Shape(((100, 21),), tree=True),
     "draft-trees": Shape(((100, 13), (7, 8), (0, 5)), tree=True),
     "draft-tree-in-window": Shape(((90, 21),), tree=True, window=40, gap=7),
+    **{
+        f"{kind}-{d}-{heads // kv_heads}-heads-share": Shape(
+            ((700, 1), (30, 5), (0, 1)), kind=kind, d=d, dv=d, heads=heads, kv_heads=kv_heads, page_size=32, **more
+        )
+        for kind, d, heads, kv_heads, more in (
+            ("f16", 64, 9, 3, {}),
+            ("f16", 128, 8, 2, {"window": 300}),
+            ("bf16", 128, 4, 2, {"tree": True}),
+            ("bf16", 256, 4, 1, {"hole": True}),
+            ("f16", 256, 2, 2, {"softcap": 20.0, "sinks": True}),
+            ("f16", 64, 8, 1, {"gap": 50}),
+        )
+    },
     "decode-8-threads-worth": Shape(((700, 1),), heads=2, kv_heads=1),
 }
 
