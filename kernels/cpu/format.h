@@ -18,9 +18,10 @@ enum class Scales {
   kFloats,  // ue4m3(scale[span]) / 2: three bits of fraction, four of exponent, no sign
 };
 
-// What each code of four bits or fewer stands for, plus `zero`.
+// What each code of four bits or fewer stands for, plus `zero`. Not `given`: a code is its own level.
 struct Levels {
   uint8_t of[16];
+  bool given = true;
 };
 
 // What all blocks of a type have in common. `mins`: it has m and, with kSpans, min; otherwise m is 0.
@@ -32,8 +33,8 @@ struct Format {
   int span;    // values under one scale, 16 or 32
   bool mins;
   Scales scales = Scales::kBlock;
-  const Levels *levels = nullptr;  // nullptr: a code is its own level
-  float unit = 1;                  // a power of two
+  Levels levels = {{}, false};
+  float unit = 1;  // a power of two
 };
 
 // One block in the common form. The K formats subtract their minimum: their m is stored negated.
@@ -46,15 +47,15 @@ struct Block {
 
 // Bits that the levels need.
 constexpr int level_bits(const Format &f) {
-  if (f.levels == nullptr) return f.bits;
+  if (!f.levels.given) return f.bits;
   int most = 0, bits = 0;
-  for (int level : f.levels->of) most = level > most ? level : most;
+  for (int level : f.levels.of) most = level > most ? level : most;
   while (most >> bits) ++bits;
   return bits;
 }
 
 constexpr int level(const Format &f, uint8_t code) {
-  return f.levels == nullptr ? code : f.levels->of[code];
+  return f.levels.given ? f.levels.of[code] : code;
 }
 
 // Of each type: its Format, and read() of one block.

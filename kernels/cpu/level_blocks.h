@@ -54,7 +54,7 @@ inline void odd_nibbles(const uint8_t *p, int n, int8_t *scale) {
 
 template <>
 struct BlockOf<LUCE_IQ2_XXS> {
-  static constexpr Format format = {256, 66, 3, 43, 32, false, Scales::kSpans, &kIq2Levels, 0.125f};
+  static constexpr Format format = {256, 66, 3, 43, 32, false, Scales::kSpans, kIq2Levels, 0.125f};
   static void read(const uint8_t *p, Block &block) {
     block.d = detail::u16(p);
     for (int s = 0; s < 8; ++s) {
@@ -70,7 +70,7 @@ struct BlockOf<LUCE_IQ2_XXS> {
 
 template <>
 struct BlockOf<LUCE_IQ2_XS> {
-  static constexpr Format format = {256, 74, 3, 43, 16, false, Scales::kSpans, &kIq2Levels, 0.125f};
+  static constexpr Format format = {256, 74, 3, 43, 16, false, Scales::kSpans, kIq2Levels, 0.125f};
   static void read(const uint8_t *p, Block &block) {
     block.d = detail::u16(p);
     for (int i = 0; i < 32; ++i) {
@@ -83,7 +83,7 @@ struct BlockOf<LUCE_IQ2_XS> {
 
 template <>
 struct BlockOf<LUCE_IQ2_S> {
-  static constexpr Format format = {256, 82, 3, 43, 16, false, Scales::kSpans, &kIq2Levels, 0.125f};
+  static constexpr Format format = {256, 82, 3, 43, 16, false, Scales::kSpans, kIq2Levels, 0.125f};
   static void read(const uint8_t *p, Block &block) {
     const uint8_t *low = p + 2, *signs = p + 34, *high = p + 66;
     block.d = detail::u16(p);
@@ -97,7 +97,7 @@ struct BlockOf<LUCE_IQ2_S> {
 
 template <>
 struct BlockOf<LUCE_IQ3_XXS> {
-  static constexpr Format format = {256, 98, 4, 62, 32, false, Scales::kSpans, &kIq3XxsLevels, 0.25f};
+  static constexpr Format format = {256, 98, 4, 62, 32, false, Scales::kSpans, kIq3XxsLevels, 0.25f};
   static void read(const uint8_t *p, Block &block) {
     const uint8_t *q = p + 2;
     block.d = detail::u16(p);
@@ -114,7 +114,7 @@ struct BlockOf<LUCE_IQ3_XXS> {
 
 template <>
 struct BlockOf<LUCE_IQ3_S> {
-  static constexpr Format format = {256, 110, 4, 15, 32, false, Scales::kSpans, &kIq3SLevels};
+  static constexpr Format format = {256, 110, 4, 15, 32, false, Scales::kSpans, kIq3SLevels};
   static void read(const uint8_t *p, Block &block) {
     const uint8_t *low = p + 2, *high = p + 66, *signs = p + 74;
     block.d = detail::u16(p);
@@ -128,7 +128,7 @@ struct BlockOf<LUCE_IQ3_S> {
 
 template <>
 struct BlockOf<LUCE_IQ4_NL> {
-  static constexpr Format format = {32, 18, 4, 128, 32, false, Scales::kBlock, &kIq4Levels};
+  static constexpr Format format = {32, 18, 4, 128, 32, false, Scales::kBlock, kIq4Levels};
   static void read(const uint8_t *p, Block &block) {
     block.d = detail::u16(p);
     detail::nibbles(p + 2, 16, block.code);
@@ -137,7 +137,7 @@ struct BlockOf<LUCE_IQ4_NL> {
 
 template <>
 struct BlockOf<LUCE_IQ4_XS> {
-  static constexpr Format format = {256, 136, 4, 128, 32, false, Scales::kSpans, &kIq4Levels};
+  static constexpr Format format = {256, 136, 4, 128, 32, false, Scales::kSpans, kIq4Levels};
   static void read(const uint8_t *p, Block &block) {
     const uint16_t high = detail::u16(p + 2);
     block.d = detail::u16(p);
@@ -150,7 +150,7 @@ struct BlockOf<LUCE_IQ4_XS> {
 
 template <>
 struct BlockOf<LUCE_MXFP4> {
-  static constexpr Format format = {32, 17, 4, 12, 32, false, Scales::kPowers, &kFp4Levels};
+  static constexpr Format format = {32, 17, 4, 12, 32, false, Scales::kPowers, kFp4Levels};
   static void read(const uint8_t *p, Block &block) {
     block.d = p[0];
     detail::nibbles(p + 1, 16, block.code);
@@ -159,7 +159,7 @@ struct BlockOf<LUCE_MXFP4> {
 
 template <>
 struct BlockOf<LUCE_NVFP4> {
-  static constexpr Format format = {64, 36, 4, 12, 16, false, Scales::kFloats, &kFp4Levels};
+  static constexpr Format format = {64, 36, 4, 12, 16, false, Scales::kFloats, kFp4Levels};
   static void read(const uint8_t *p, Block &block) {
     for (int s = 0; s < 4; ++s) {
       block.scale[s] = p[s] == 0x7F ? 0 : p[s] & 0x7F;  // what would be its NaN counts as 0

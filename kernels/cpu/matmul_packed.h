@@ -104,7 +104,7 @@ LUCE_INLINE U8 expand_codes(const uint8_t *codes, int g) {
 // The levels of codes, as dot16 takes them.
 template <Format f>
 LUCE_INLINE U8 levels_of(U8 code) {
-  const U8 level = f.levels ? look_up(f.levels->of, code) : code;
+  const U8 level = f.levels.given ? look_up(f.levels.of, code) : code;
   return level_bits(f) == 8 && kSigned8 ? level ^ 0x80 : level;
 }
 
