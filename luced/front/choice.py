@@ -41,7 +41,7 @@ class Choice:
         self.n_generated = 0  # with those that ended it
         self._pieces = pieces
         self._detokenizer = Detokenizer(pieces, begins=begins)
-        self._stops = Stops(stops)
+        self._stops = Stops(stops, pieces.control_names if stops else frozenset())
         self._stop_ids = stop_ids
         self._fence = fence
         self._n_shown = 0  # tokens
@@ -58,7 +58,7 @@ class Choice:
             self.tokens.append(token)
             if logprobs is not None:
                 self.logprobs.append(self._logprob(token, *logprobs[i]))
-            text += self._push(self._detokenizer.push(token))
+            text += self._push(self._detokenizer.push(token), self._pieces.control_name(token))
         return self._piece(text)
 
     def end(self, reason: str) -> Piece | None:
@@ -74,8 +74,8 @@ class Choice:
         fields = {"index": self.index, "text": self.text, "finish": self.finish, "tokens": self.tokens}
         return fields | {"logprobs": self.logprobs} if with_logprobs else fields
 
-    def _push(self, text: str) -> str:
-        shown = self._stops.push(text)
+    def _push(self, text: str, control: str = "") -> str:
+        shown = self._stops.push(text, control)
         if self._stops.found is not None:
             self.finish = "stop"
             del self.tokens[self._stops.n_tokens :], self.logprobs[self._stops.n_tokens :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from luced.errors import RequestError
@@ -36,6 +37,19 @@ class Pieces:
         if self._hidden[token] and not special:
             return b""
         return self._data[self._ends[token - 1] if token else 0 : self._ends[token]]
+
+    @cached_property
+    def control_names(self) -> frozenset[str]:
+        """Of all control tokens."""
+        names, token = set(), self._hidden.find(1)
+        while token >= 0:
+            names.add(self.control_name(token))
+            token = self._hidden.find(1, token + 1)
+        return frozenset(names - {""})
+
+    def control_name(self, token: int) -> str:
+        """Empty: it is none."""
+        return self.token_bytes(token, special=True).decode() if self._hidden[token] else ""
 
 
 def pack(numbers: Iterable[int]) -> bytes:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from functools import cache
 
 from luced.front.choice import Choice
+from luced.text.detokenizer import Detokenizer
 from luced.text.tokenizer import Tokenizer, load_tokenizer
 from tests.fuzz.choices import Choices, typed
 from tests.fuzz.vocabulary import byte_bpe
-from tests.text.stops_test import reference
 
 FIRST_BYTE = 3  # the token of byte 0, in tests.tinygguf
 EOS = 2
-STOPS = ("a", "ab", "aab", "\n", "\n\n", "é", "👩🏽\u200d💻", "\u200d", "\ufffd", "<|im_end|>", " ", "")
+STOPS = (
+    "<|im_start|>", "a<|im_start|>b", "a", "ab", "aab", "\n", "\n\n", "é", "👩🏽\u200d💻", "\u200d", "\ufffd",
+    "<|im_end|>", " ", "",
+)  # fmt: skip
+START, MARK = "<|im_start|>", "\ud800"  # a control token that does not end an answer
 TEXTS = ("aab", "ab", "\n\n", "é", "👩🏽\u200d💻", "🇩🇪", "नि", "e\u0301", "<|im_end|>", "\ufffd", "the hello")
 
 
@@ -34,7 +38,7 @@ def fuzz_answer(data: bytes) -> None:
 
 def check_stream(choice: Choice, tokens: list[int], stops: list[str], choices: Choices) -> None:
     """The engine tells of the tokens in any portions."""
-    text, found = reference(b"".join(map(tokenizer().token_bytes, tokens)).decode(errors="replace"), stops)
+    text, found = told_all_at_once(tokens, stops)
     pieces, at = [], 0
     while at < len(tokens) and not choice.finish:
         n = 1 + choices.below(4)
@@ -51,6 +55,27 @@ def check_stream(choice: Choice, tokens: list[int], stops: list[str], choices: C
     assert (
         b"".join(map(tokenizer().token_bytes, choice.tokens)).decode(errors="replace").startswith(text.rstrip("\ufffd"))
     )
+
+
+def told_all_at_once(tokens: list[int], stops: list[str]) -> tuple[str, str | None]:
+    """The text, and the stop string that ended it; START is a character of its own to those that name it, and nothing
+    to the others."""
+    detokenizer, text = Detokenizer(tokenizer()), ""
+    for token in tokens:
+        text += detokenizer.push(token) + MARK * (tokenizer().name(token) == START)
+    text += detokenizer.flush()
+    wanted = dict.fromkeys([*stops, *(stop.replace(START, MARK) for stop in stops)])
+    for end in range(1, len(text) + 1):
+        here = [stop for stop in wanted if _seen_by(stop, text[:end]).endswith(stop) and text[end - 1] == stop[-1]]
+        if here:
+            longest = max(here, key=lambda stop: len(stop.replace(MARK, "")))
+            shown = text[:end].replace(MARK, "")
+            return shown[: len(shown) - len(longest.replace(MARK, ""))], longest
+    return text.replace(MARK, ""), None
+
+
+def _seen_by(stop: str, text: str) -> str:
+    return text if MARK in stop else text.replace(MARK, "")
 
 
 @cache

@@ -74,6 +74,38 @@ def test_characters_beyond_ascii() -> None:
     assert (stops.push("好。"), stops.push("👍"), stops.found) == ("好", "", "。👍")
 
 
+@pytest.mark.parametrize(
+    ("stop", "shown"),
+    [
+        ("<|a|>", "x "),  # the token has no text, but it is what the caller means
+        ("<|a|>y", "x "),
+        (" <|a|>", "x"),
+        ("<|a|><|b|>", "x y"),
+        ("y<|a|>", "x "),
+        ("<|b|>z", "x y"),
+        ("a|>z", "x yzw"),  # a part of a name means no token
+        ("xyz", "x yzw"),
+    ],
+)
+def test_a_stop_string_names_control_tokens(stop: str, shown: str) -> None:
+    """Reports: special tokens are not rendered, so an answer cannot be ended by them."""
+    tokens = [("x ", ""), ("", "<|a|>"), ("y", ""), ("", "<|a|>"), ("", "<|b|>"), ("zw", "")]
+    stops = Stops([stop], frozenset({"<|a|>", "<|b|>", "<|c|>", "<|"}))
+    text = ""
+    for piece, control in tokens:
+        text += stops.push(piece, control)
+        if stops.found is not None:
+            break
+    assert text + stops.flush() == shown
+    assert (stops.found is None) == (shown == "x yzw")
+
+
+def test_a_control_token_may_also_be_spelled_out() -> None:
+    stops = Stops(["<|a|>"], frozenset({"<|a|>"}))
+    assert [stops.push(piece) for piece in ("x<", "|a", "|>y")] == ["x", "", ""]
+    assert (stops.found is not None, stops.n_tokens) == (True, 1)
+
+
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(RequestError, match="empty") as caught:
         Stops(["a", ""])

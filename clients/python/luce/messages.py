@@ -47,7 +47,7 @@ SAMPLING = (
     Field("seed", "int", "Same seed, same answer. Absent: the daemon draws one and tells it.", None, 0, (1 << 64) - 1),
     Field("logprobs", "int", "Report the log-probability of each token and of the k best.", None, 0, 32),
     Field("max_tokens", "int", "Most tokens to generate; 0 only fills the cache. Absent: what fits.", None, 0),
-    Field("stop", "list[str]", "End the answer before the first of these, of at most 1024 characters each.", [], 0, 32),
+    Field("stop", "list[str]", "End the answer before one of these: text, or names of control tokens.", [], 0, 32),
     Field("stop_ids", "list[int]", "End the answer at one of these token ids.", [], 0, 32),
     Field("ignore_eos", "bool", "Go on after the model's own end tokens.", False),
     Field("n", "int", "Number of answers.", 1, 1, 64),
