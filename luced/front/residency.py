@@ -20,7 +20,7 @@ from luce.errors import LuceError, from_wire
 from luce.fields import seconds
 from luced import link
 from luced.config import Config
-from luced.errors import RequestError
+from luced.errors import ModelError, RequestError
 from luced.front.death import MAX_KILLS, Death
 from luced.front.journal import entry as line
 from luced.front.resident import Resident, n_bytes
@@ -57,12 +57,13 @@ class Residency:
     def want(self, entry: Entry, n_ctx: int | None = None, kv_type: str | None = None) -> Resident:
         """Sees to it that the model is loaded or being loaded. What is None may be as it is, or else as configured.
 
-        EngineError: the engine does not start. RequestError("busy"): it is used with other settings.
+        EngineError: the engine does not start. RequestError("busy"): it is used with other settings, or as its file was
+        before somebody changed it.
         """
         if self._supervisor.state == "failed":
             raise self._supervisor.failure()
         resident = self.residents.get(entry.name)
-        if resident is not None and not resident.suits(n_ctx, kv_type):
+        if resident is not None and not resident.suits(entry, n_ctx, kv_type):
             if resident.n_users:
                 raise in_use(resident)
             self._unload(resident)
@@ -143,9 +144,12 @@ class Residency:
     # ---- the engine ----
 
     def engine_ready(self) -> None:
-        """All return, with the settings and the time that they had."""
+        """All return, with the settings and the time that they had; but no request goes on with another file."""
         for resident in sorted(self.residents.values(), key=lambda r: (r.n_users > 0, r.used_at), reverse=True):
-            self._load(resident)
+            if resident.had_ctx and resident.entry.has_changed():
+                self._drop(resident, _changed(resident))
+            else:
+                self._load(resident)
 
     def engine_lost(self, death: Death, hopeless: bool) -> None:
         for leaving in self._leaving.values():
@@ -241,6 +245,15 @@ class Residency:
             self._timed = trio.Event()
 
 
+def _changed(resident: Resident) -> ModelError:
+    """The engine may have died of it: it reads weights where the file is mapped."""
+    what = f"{resident.entry.path} has changed since {resident.name} was loaded"
+    remedy = "ask again, and it is loaded as it is now; to replace a model file, rename the new one over it"
+    return ModelError("bad_model_file", what, remedy, file=str(resident.entry.path))
+
+
 def in_use(resident: Resident) -> RequestError:
     what = f"{resident.n_users} requests use {resident.name}"
+    if resident.entry.has_changed():
+        what += ", whose file has changed since it was loaded"
     return RequestError("busy", what, "wait until they have ended", model=resident.name, requests=resident.n_users)

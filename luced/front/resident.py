@@ -39,10 +39,10 @@ class Resident:
     def name(self) -> str:
         return self.entry.name
 
-    def suits(self, n_ctx: int | None, kv_type: str | None) -> bool:
-        """Whether it has these settings, as far as they are given."""
+    def suits(self, entry: Entry, n_ctx: int | None, kv_type: str | None) -> bool:
+        """Whether it is of this file as it is now, and has these settings, as far as they are given."""
         contexts = (None, self.n_ctx, self.loaded.n_ctx if self.loaded else None)
-        return n_ctx in contexts and kv_type in (None, self.kv_type)
+        return entry.version == self.entry.version and n_ctx in contexts and kv_type in (None, self.kv_type)
 
     def change(self) -> None:
         self.changed.set()

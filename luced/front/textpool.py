@@ -75,7 +75,7 @@ class TextPool:
 
     async def do(self, session: Session, entry: Entry, name: str, **params: Any) -> dict[str, Any]:
         """The result of a job of luced.text.worker. LuceError: it cannot be done, or took too much."""
-        params |= {"path": str(entry.path), "n_bytes": entry.n_bytes}
+        params |= {"path": str(entry.path), "version": entry.version}
         job = Job(session, entry, name, params)
         assert self._jobs is not None
         self._jobs.start_soon(self._work, job)

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +44,7 @@ class Entry:
     """One model, of one file or of several parts (then `path` is the first, `n_bytes` of all).
 
     `name` is its own alone. `aliases` are the other names that are nobody else's; `repo` is OWNER/REPO or empty.
+    `version` is another one when the files are others, or were written to.
     """
 
     name: str
@@ -51,6 +53,11 @@ class Entry:
     aliases: tuple[str, ...] = ()
     repo: str = ""
     place: Place = "folder"
+    version: int = 0
+
+    def has_changed(self) -> bool:
+        """Since it was listed."""
+        return _version(_stats(self.paths)) != self.version
 
     def facts(self) -> Facts:
         """Read from the header, once as long as the file does not change. ModelError: what is wrong with the file."""
@@ -131,7 +138,7 @@ class Catalogue:
         wanted = name.lower().removesuffix(".gguf")
         target = self._aliases.get(wanted, wanted).lower()
         is_fresh = time.monotonic() - self._listed_s < FRESH_S
-        if is_fresh and len(found := _match(self._listing, target)) == 1:
+        if is_fresh and len(found := _match(self._listing, target)) == 1 and not found[0].has_changed():
             return found[0]
         entries = self.entries()
         found = _match(entries, target)
@@ -178,16 +185,26 @@ def _prefer(entries: list[Entry]) -> list[Entry]:
 
 def _entry(file: ModelFile) -> Entry:
     if file.place == "package" and file.path.name == EMBEDDED_FILE:
-        return Entry(EMBEDDED_NAME, file.path, _size(file.path), (EMBEDDED_ALIAS,), place=file.place)
-    entry = Entry("", file.path, 0, (), file.repo, file.place)
-    return replace(entry, name=entry.stem, n_bytes=sum(map(_size, entry.paths)))
+        entry = Entry(EMBEDDED_NAME, file.path, 0, (EMBEDDED_ALIAS,), place=file.place)
+    else:
+        entry = Entry("", file.path, 0, (), file.repo, file.place)
+        entry = replace(entry, name=entry.stem)
+    stats = _stats(entry.paths)
+    return replace(entry, n_bytes=sum(stat.st_size for stat in stats), version=_version(stats))
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _stats(paths: Sequence[Path]) -> list[os.stat_result]:
+    """Of those that are there."""
+    stats = []
+    for path in paths:
+        with suppress(OSError):
+            stats.append(path.stat())
+    return stats
+
+
+def _version(stats: list[os.stat_result]) -> int:
+    """0: there are none."""
+    return hash(tuple((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)) if stats else 0
 
 
 def _unknown(name: str, wanted: str, found: list[Entry], entries: list[Entry]) -> RequestError:

@@ -78,7 +78,7 @@ class Worker:
         self._limit(first)
         params = request.params
         try:
-            model = self._model(params.pop("path"), params.pop("n_bytes"), first)
+            model = self._model(params.pop("path"), params.pop("version"), first)
             return wire.response(request.id, None, JOBS[request.method](self, model, **params))
         except LuceError as error:
             return wire.response(request.id, error.to_wire(), None)
@@ -89,8 +89,8 @@ class Worker:
             what = f"{request.method} failed with {type(bug).__name__} in {place.name}, line {place.lineno}"
             return wire.response(request.id, LuceError("internal", what).to_wire(), None)
 
-    def _model(self, path: str, n_bytes: int, next_stage: str) -> Model:
-        key = path, n_bytes  # a file of another size is another model
+    def _model(self, path: str, version: int, next_stage: str) -> Model:
+        key = path, version
         if key not in self._models:
             self._enter("file")
             self._models[key] = Model(Path(path))
