@@ -121,12 +121,16 @@ def _record(
 
 @contextmanager
 def _blaming(file: File) -> Iterator[None]:
-    """ModelError: sizes that do not fit each other, or numbers that nothing can be computed from."""
+    """ModelError: sizes that do not fit each other, or numbers that nothing can be computed from.
+
+    Only around what is computed from the file alone, so that the numbers used are its own;
+    their types have been checked, so a TypeError is a bug of ours.
+    """
     try:
         yield
     except ShapeError as error:
         raise ModelError("bad_model_file", f"{file.path}: {error}", file=str(file.path)) from error
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, ValueError) as error:
         what = f"{file.path}: its metadata and tensors contradict each other ({type(error).__name__}: {error})"
         raise ModelError("bad_model_file", what, file=str(file.path)) from error
 
