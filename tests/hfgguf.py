@@ -26,6 +26,7 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
     "gemma4_text": "gemma4",
 }
+QWEN_EXPERTS = ("qwen3moe", "qwen35moe", "qwen3next")
 PLUS_ONE = ("gemma2", "gemma3")  # whose norms the converter adds 1 to
 COMMON_NAMES = {
     "embed_tokens": "token_embd",
@@ -112,10 +113,12 @@ def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = Fal
         tinyhybrid.add_metadata(writer, config, n_mtp)
     elif architecture != "gemma4":
         writer.add_rope_dimension_count(config.head_dim)
-    if architecture == "qwen3moe":
+    if architecture in QWEN_EXPERTS:
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        if is_hybrid:
+            writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     writer.add_rope_freq_base(rope["rope_theta"])
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)

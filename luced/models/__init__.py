@@ -31,6 +31,8 @@ ARCHITECTURES = {
         Architecture("qwen3", "Qwen3 dense, 0.6B to 32B"),
         Architecture("qwen3moe", "Qwen3 with experts, 30B-A3B and 235B-A22B"),
         Architecture("qwen35", "Qwen3.5 and 3.6 dense, 0.8B to 27B", frozenset({"embed", "mtp"})),
+        Architecture("qwen35moe", "Qwen3.5 and 3.6 with experts, 35B-A3B to 397B-A17B", frozenset({"embed", "mtp"})),
+        Architecture("qwen3next", "Qwen3-Next, 80B-A3B", frozenset({"embed", "mtp"})),
         Architecture("gemma2", "Gemma 2, 2B to 27B"),
         Architecture("gemma3", "Gemma 3 text, 270M to 27B"),
         Architecture("gemma4", "Gemma 4 text, E2B, E4B, 12B, 26B-A4B and 31B"),

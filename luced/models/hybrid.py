@@ -1,5 +1,5 @@
-"""What the hybrids share: layers of the gated delta rule (arXiv 2412.06464), gated attention, blocks of multi-token
-prediction."""
+"""What the hybrids share: layers of the gated delta rule (arXiv 2412.06464), gated attention, the expert of all rows,
+blocks of multi-token prediction."""
 
 from __future__ import annotations
 
@@ -10,17 +10,35 @@ from luced.gguf.metadata import Metadata
 from luced.models.blocks import linear
 from luced.models.spec import Recurrent, Spec, read_spec
 from luced.models.weights import Block, Weights
-from luced.ops import ROPE_NEOX, Cache, State, attention, conv, delta, gate, gated_norm, l2_norm, rms_norm, rope
+from luced.ops import (
+    ROPE_NEOX,
+    SILU,
+    Cache,
+    Routing,
+    State,
+    add,
+    attention,
+    conv,
+    delta,
+    gate,
+    gated_norm,
+    glu,
+    l2_norm,
+    matmul,
+    rms_norm,
+    rope,
+)
 from luced.tape import Tape
 
 MOST_TAPS = 16
 INTERVAL = 4  # every fourth layer attends
 
 
-def read_hybrid(m: Metadata, n_vocab: int) -> Spec:
+def read_hybrid(m: Metadata, n_vocab: int, routing: Routing | None = None) -> Spec:
     """The keys of a hybrid, with its layers parted. block_count counts the blocks of multi-token prediction too."""
-    s = read_spec(m, n_vocab)
+    s = read_spec(m, n_vocab, routing)
     arch = s.architecture
+    m.get(f"{arch}.rope.dimension_sections")  # of text all position streams are one
     n_mtp = m.int(f"{arch}.nextn_predict_layers", 0)
     if not 0 <= n_mtp < s.n_layer:
         raise m.bad(f"{n_mtp} of {s.n_layer} blocks cannot be for multi-token prediction")
@@ -55,12 +73,13 @@ def _read_recurrent(m: Metadata, arch: str, layers: tuple[int, ...]) -> Recurren
 
 
 def linear_attention(
-    t: Tape, s: Spec, block: Block, qkv: Value, z: Value, alpha: Value, beta: Value, state: State, order: int
+    t: Tape, s: Spec, block: Block, h: Value, alpha: Value, beta: Value, state: State, order: int
 ) -> Value:
-    """[dv * n_v, n]: convolution, the gated delta rule on normed keys and queries, the norm gated by z."""
+    """[dv * n_v, n]: convolution, the gated delta rule on normed keys and queries, the gated norm."""
     r = s.recurrent
     assert r is not None
-    c = conv(t, qkv, block["ssm_conv1d.weight"], state)
+    z = linear(t, block, "attn_gate", h)
+    c = conv(t, linear(t, block, "attn_qkv", h), block["ssm_conv1d.weight"], state)
     n_qk = r.n_k * r.d_k
     qk = l2_norm(t, c.part(0, 2 * n_qk).split(r.d_k), s.eps).join()
     q, k = qk.part(0, n_qk).split(r.d_k), qk.part(n_qk, n_qk).split(r.d_k)
@@ -78,6 +97,13 @@ def gated_attention(t: Tape, s: Spec, block: Block, h: Value, turns: Value, cach
     q = rope(t, rms_norm(t, q, block["attn_q_norm.weight"], s.eps), turns, ROPE_NEOX)
     k = rope(t, rms_norm(t, k, block["attn_k_norm.weight"], s.eps), turns, ROPE_NEOX)
     return gate(t, attention(t, q, k, v, cache, s.attention_scale), g).join()
+
+
+def shared_expert(t: Tape, block: Block, h: Value, x: Value) -> Value:
+    """x plus what the expert of all rows makes of h [E, n], gated by one number for each row."""
+    y = glu(t, linear(t, block, "ffn_gate_shexp", h), linear(t, block, "ffn_up_shexp", h), SILU)
+    y = linear(t, block, "ffn_down_shexp", y)
+    return add(t, x, gate(t, y, matmul(t, block.row("ffn_gate_inp_shexp.weight"), h)))
 
 
 def keep_mtp(s: Spec, w: Weights) -> None:

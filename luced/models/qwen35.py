@@ -18,10 +18,7 @@ from luced.tape import Tape
 
 
 def spec(m: Metadata, n_vocab: int) -> Spec:
-    s = read_hybrid(m, n_vocab)
-    if "qwen35.rope.dimension_sections" in m:
-        m["qwen35.rope.dimension_sections"]
-    return s
+    return read_hybrid(m, n_vocab)
 
 
 def build(t: Tape, s: Spec, w: Weights, b: Batch) -> Value:
@@ -31,9 +28,8 @@ def build(t: Tape, s: Spec, w: Weights, b: Batch) -> Value:
         blk = w.block(i)
         h = rms_norm(t, x, blk["attn_norm.weight"], s.eps)
         if i in b.states:
-            z = linear(t, blk, "attn_gate", h)
             alpha, beta = linear(t, blk, "ssm_alpha", h), linear(t, blk, "ssm_beta", h)
-            h = linear_attention(t, s, blk, linear(t, blk, "attn_qkv", h), z, alpha, beta, b.states[i], HEADS_TILED)
+            h = linear_attention(t, s, blk, h, alpha, beta, b.states[i], HEADS_TILED)
             x = linear(t, blk, "ssm_out", h, add=x)
         else:
             x = linear(t, blk, "attn_output", gated_attention(t, s, blk, h, turns, b.caches[i]), add=x)

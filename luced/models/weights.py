@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from luced.device.values import Storage, Value, strides
 from luced.gguf.header import TensorInfo
@@ -22,9 +23,14 @@ class Weights:
     def __getitem__(self, name: str) -> Weight:
         """ModelError: the file has no such tensor."""
         if name not in self._made:
-            if name not in self.file.tensors:
-                raise bad_file(self.file.path, "is missing", tensor=name)
-            self._made[name] = self._make(self.file.tensors[name])
+            self._made[name] = self._make(self._info(name))
+        return self._made[name]
+
+    def row(self, name: str) -> Weight:
+        """A vector [K] as a matrix [K, 1]. ModelError: the file has no such tensor."""
+        if name not in self._made:
+            info = self._info(name)
+            self._made[name] = self._make(replace(info, dims=(*info.dims, 1)[:2]))
         return self._made[name]
 
     def get(self, name: str) -> Weight | None:
@@ -56,6 +62,11 @@ class Weights:
         """Of all tensors, each in the form that is computed with. ModelError: a type that the device does not know."""
         return sum(self._make(info).packed.storage.n_bytes for info in self.file.tensors.values())
 
+    def _info(self, name: str) -> TensorInfo:
+        if name not in self.file.tensors:
+            raise bad_file(self.file.path, "is missing", tensor=name)
+        return self.file.tensors[name]
+
     def _make(self, info: TensorInfo) -> Weight:
         storage = Storage(info.name, "weight", info.n_bytes, self.file.view(info))
         rows = Value(info.name, storage, info.type, info.dims, strides(info.type, info.dims))
@@ -78,6 +89,9 @@ class Block:
 
     def get(self, name: str) -> Weight | None:
         return self._weights.get(self._prefix + name)
+
+    def row(self, name: str) -> Weight:
+        return self._weights.row(self._prefix + name)
 
     def floats(self, name: str) -> list[float] | None:
         return self._weights.floats(self._prefix + name)

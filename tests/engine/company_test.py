@@ -69,7 +69,7 @@ def answers(scheduler: Scheduler, runner: Runner, generates: list[Generate]) -> 
     return tokens(run(scheduler, runner, generates))
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3", "qwen35"])
+@pytest.fixture(scope="module", params=["llama", "gemma3", "qwen35", "qwen35moe"])
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     device = Cpu(n_threads=2)
     loading = loader.load(GOLDENS / f"{request.param}.gguf", device)

@@ -85,6 +85,16 @@ HYBRID: dict[str, Any] = {"hidden_size": 24, "intermediate_size": 32, "num_hidde
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
 }
+HYBRID_MOE: dict[str, Any] = (
+    HYBRID
+    | {"num_hidden_layers": 3, "layer_types": HYBRID["layer_types"][2:]}
+    | {
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12,
+        "shared_expert_intermediate_size": 20,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,8 @@ CASES = {
         | {"layer_types": ["full_attention", *["linear_attention"] * 3, "full_attention"], "linear_conv_kernel_dim": 3},
         gain=1.0,
     ),
+    "qwen35moe": Case("qwen35moe", HYBRID_MOE, tolerance=3e-5, gain=1.5, n_mtp=1),
+    "qwen3next": Case("qwen3next", HYBRID_MOE | {"tie_word_embeddings": True}, tolerance=3e-5, gain=1.5),
     "qwen3moe": Case("qwen3moe", QWEN3MOE, tolerance=3e-5),
     # All experts, since which of them are chosen hangs on less than the rounding of activations.
     "qwen3moe_q8_0": Case(
@@ -154,6 +166,8 @@ def make(case: Case) -> Any:
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
         "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
         "qwen35": (transformers.Qwen3_5TextConfig, transformers.Qwen3_5ForCausalLM),
+        "qwen35moe": (transformers.Qwen3_5MoeTextConfig, transformers.Qwen3_5MoeForCausalLM),
+        "qwen3next": (transformers.Qwen3NextConfig, transformers.Qwen3NextForCausalLM),
         "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
         "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
         "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from luced.errors import ModelError
 from luced.models import ARCHITECTURES
 from tests import hfgguf
 from tests.models.cases import CASES, GOLDENS, make, reference, tokens
+from tests.tinygguf import with_tensors
 
 
 def golden(name: str) -> tuple[Path, list[int], NDArray[np.float32]]:
@@ -47,7 +49,9 @@ def test_live(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
-@pytest.mark.parametrize("name", ["llama", "llama_f16", "llama_q4_1", "gemma3", "qwen35", "qwen3moe", "qwen3moe_q8_0"])
+@pytest.mark.parametrize(
+    "name", ["llama", "llama_f16", "llama_q4_1", "gemma3", "qwen35", "qwen3next", "qwen3moe", "qwen3moe_q8_0"]
+)
 def test_every_instruction_set(name: str, isa: str) -> None:
     path, ids, expected = golden(name)
     try:
@@ -70,6 +74,8 @@ def test_every_instruction_set(name: str, isa: str) -> None:
         "gemma2",
         "gemma3",
         "qwen35",
+        "qwen35moe",
+        "qwen3next",
         "qwen3moe",
         "qwen3moe_q8_0",
         "gemma4_moe",
@@ -89,3 +95,14 @@ def test_smaller_keys_and_values(kv_type: str, tolerance: float) -> None:
     ours = logits(path, ids, kv_type=kv_type)
     assert_near(ours, expected, tolerance)
     assert not np.array_equal(ours, logits(path, ids))
+
+
+def test_qwen3next_of_an_older_converter(tmp_path: Path) -> None:
+    source = gguf.GGUFReader(GOLDENS / "qwen3next.gguf")
+    tensors = {tensor.name: np.array(tensor.data) for tensor in source.tensors}
+    tensors["blk.0.ssm_in.weight"] = np.concatenate(
+        [tensors.pop(f"blk.0.attn_{name}.weight") for name in ("qkv", "gate")]
+    )
+    with pytest.raises(ModelError, match="ssm_in") as refused:
+        logits(with_tensors(source, tmp_path / "m.gguf", tensors), [1])
+    assert refused.value.name == "unsupported_model"
