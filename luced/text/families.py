@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from luced.text.vocabulary import Vocabulary
 
@@ -34,16 +35,56 @@ _CHATML = """\
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}
-{%- endif %}
 """
+# Qwen3 begins its thoughts itself, Qwen3.5 finds them begun; who shall not think finds them at an end.
+_QWEN3 = f"""{_CHATML}\
+    {{%- if enable_thinking is defined and not enable_thinking %}}
+        {{{{- '<think>\\n\\n</think>\\n\\n' }}}}
+    {{%- endif %}}
+{{%- endif %}}
+"""
+_QWEN35 = f"""{_CHATML}\
+    {{{{- '<think>\\n' }}}}
+    {{%- if enable_thinking is defined and not enable_thinking %}}
+        {{{{- '\\n</think>\\n\\n' }}}}
+    {{%- endif %}}
+{{%- endif %}}
+"""
+
+
+class Reasoning(NamedTuple):
+    """Tokens around what a model thinks before it answers; `is_begun`: the prompt ends with the first of them."""
+
+    begin: str
+    end: str
+    is_begun: bool = False
+
+
+class ToolCalls(NamedTuple):
+    """Tokens around each call of a tool in an answer, and what stands between them.
+
+    json: {"name": NAME, "arguments": {...}}
+    tags: <function=NAME>, then for each argument <parameter=NAME> VALUE </parameter>, </function>; a line each.
+          Strings are written as they are, other values as JSON.
+    """
+
+    begin: str
+    end: str
+    syntax: Literal["json", "tags"]
 
 
 @dataclass(frozen=True)
 class Family:
-    """The chat template of models that have the token `marker`, where the file brings none."""
+    """Models that were trained on one format of conversations; the vocabulary of each has the token `marker`.
+
+    `template`: where the file brings none. `pre`: how BPE splits their texts, as tokenizer.ggml.pre names it.
+    """
 
     template: str
     marker: str
+    pre: str = ""
+    reasoning: Reasoning | None = None
+    tool_calls: ToolCalls | None = None
 
 
 # Names of the tokens that fill-in-the-middle models were trained with: Qwen, StarCoder and Granite, SantaCoder,
@@ -56,7 +97,29 @@ FIM_NAMES = {
     "sep": ("<|file_sep|>", "<file_sep>"),
 }
 
-FAMILIES = {"gemma3": Family(_GEMMA, "<start_of_turn>"), "qwen3": Family(_CHATML, "<|im_start|>")}
+_QWEN3_FAMILY = Family(
+    _QWEN3,
+    "<|im_start|>",
+    "qwen2",
+    Reasoning("<think>", "</think>"),
+    ToolCalls("<tool_call>", "</tool_call>", "json"),
+)
+_QWEN35_FAMILY = Family(
+    _QWEN35,
+    "<|im_start|>",
+    "qwen35",
+    Reasoning("<think>", "</think>", is_begun=True),
+    ToolCalls("<tool_call>", "</tool_call>", "tags"),
+)
+# By architecture.
+FAMILIES = {
+    "gemma3": Family(_GEMMA, "<start_of_turn>"),
+    "qwen3": _QWEN3_FAMILY,
+    "qwen3moe": _QWEN3_FAMILY,
+    "qwen3next": _QWEN3_FAMILY,
+    "qwen35": _QWEN35_FAMILY,
+    "qwen35moe": _QWEN35_FAMILY,
+}
 
 
 def default_template(architecture: str, vocabulary: Vocabulary) -> str | None:
