@@ -1,5 +1,5 @@
 // dispatch.cpp: the exported functions. A context has one table of kernels, for its instruction set; luce_run checks
-// all calls, then every thread walks the list, with one barrier after each op.
+// all calls, then the threads work through the list, op after op.
 //
 // A context is used by one thread at a time: luce_run is not re-entrant. A process that forks must not use it in the
 // child.
@@ -64,18 +64,14 @@ luce_status check_run(luce_context &context, int32_t op, const void *args) {
 struct Run {
   luce_context *context;
   const luce_call *calls;
-  int32_t n_calls;
 };
 
-void walk(void *data, int index) {
+void run_part(void *data, int step, int part, int worker) {
   const Run &run = *static_cast<Run *>(data);
   luce_context &context = *run.context;
-  const luce::Worker worker = {index, context.threads.count(), &context.scratch[index], &context.fault,
-                               &context.threads};
-  for (int32_t i = 0; i < run.n_calls; ++i) {
-    if (i > 0) context.threads.barrier();
-    kernel_of(context, run.calls[i].op)->run(run.calls[i].args, worker);
-  }
+  const luce_call &call = run.calls[step];
+  kernel_of(context, call.op)
+      ->run(call.args, {part, context.threads.count(), &context.scratch[worker], &context.fault, &context.threads});
 }
 
 }  // namespace
@@ -143,8 +139,8 @@ luce_status luce_run(luce_context *context, const luce_call *calls, int32_t n_ca
     const luce_status status = check_run(*context, calls[i].op, calls[i].args);
     if (status != LUCE_OK) return context->fail(status, "call " + std::to_string(i) + ": " + context->error);
   }
-  Run run = {context, calls, n_calls};
-  context->threads.run(walk, &run);
+  Run run = {context, calls};
+  context->threads.run(n_calls, run_part, &run);
   return LUCE_OK;
 }
 

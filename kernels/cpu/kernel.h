@@ -3,12 +3,10 @@
 // An op lives in one file, inside namespace luce::LUCE_ISA, and ends with
 //     LUCE_KERNEL(rms_norm, check, run)               or, when it needs one,
 //     LUCE_KERNEL(attention, check, run, workspace)
-//   Verdict check(const luce_rms_norm_args &)           looks at types and shapes, never at data; called before any op
-//   of a
-//                                                       run starts, on the calling thread
-//   void run(const luce_rms_norm_args &, const Worker &) called once on every thread; the threads share the work
-//   between
-//                                                       them (share()) and meet at a barrier when all are done
+//   Verdict check(const luce_rms_norm_args &)
+//     looks at types and shapes, never at data; called before any op of a run starts, on the calling thread
+//   void run(const luce_rms_norm_args &, const Worker &)
+//     called for each part of the work (share()), by whichever thread is free; the next op begins when all are done
 //   int64_t workspace(const luce_rms_norm_args &, int n_threads)
 // The file is compiled once for each instruction set, with LUCE_ISA = baseline, avx2, avx512.
 #pragma once
@@ -36,15 +34,15 @@ inline Verdict bad(const char *message) {
 
 constexpr int64_t kScratchBytes = 1 << 20;
 
-// The thread an op runs on.
+// One part of an op, and what the thread that does it has.
 struct Worker {
-  int index;  // 0: the thread that called luce_run
-  int count;
+  int index;      // of the part
+  int count;      // of parts: as many as threads
   void *scratch;  // kScratchBytes of this thread's own, 64-byte aligned; its contents do not outlive the op
   std::atomic<uint32_t> *fault_word;
   Threads *threads;
 
-  // Returns when every thread of the op is here: for ops that add up what several threads made.
+  // Returns when every part is here, each on a thread of its own: for ops that add up what several parts made.
   void barrier() const { threads->barrier(); }
   // Sets the context's fault word; the first fault is kept.
   void fault(luce_fault_code code) const {

@@ -15,7 +15,7 @@ Verdict check(const luce_mailbox_args &a) {
   return a.box.ne[0] == 2 ? Verdict{} : bad("box is asked, answered");
 }
 
-// The other threads wait at the op's barrier. The answerer's work takes the core, so we do not spin.
+// The other threads wait for the op to end. The answerer's work takes the core, so we do not spin.
 void run(const luce_mailbox_args &a, const Worker &worker) {
   if (worker.index != 0) return;
   int32_t *box = static_cast<int32_t *>(a.box.data);

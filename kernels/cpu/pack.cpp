@@ -125,6 +125,6 @@ extern "C" luce_status luce_pack(luce_context *context, const luce_tensor *weigh
       packing.pack(*weight, tile, static_cast<uint8_t *>(packed) + tile * packing.tile_bytes);
     }
   };
-  context->threads.run([](void *data, int index) { (*static_cast<decltype(job) *>(data))(index); }, &job);
+  context->threads.run(1, [](void *data, int, int part, int) { (*static_cast<decltype(job) *>(data))(part); }, &job);
   return LUCE_OK;
 }

@@ -49,25 +49,46 @@ Threads::~Threads() {
 }
 
 void Threads::stop() {
-  job_ = nullptr;
+  is_stopped_ = true;
   raise(start_);
   for (std::thread &thread : threads_) thread.join();
 }
 
-void Threads::run(Job job, void *data) {
+void Threads::run(int n_steps, Job job, void *data) {
+  n_parts_ = static_cast<uint32_t>(n_steps) * count_;
   job_ = job;
   data_ = data;
+  next_ = 0;
+  done_ = 0;
+  is_open_ = true;
   if (count_ > 1) raise(start_);
-  job(data, 0);
-  barrier();
+  work(0);
+  for (uint32_t done; (done = done_.load(std::memory_order_acquire)) < n_parts_;) wait_while(done_, done);
+  // A worker comes in before it looks whether the run is open: either it finds it closed, or it is waited for here.
+  is_open_ = false;
+  while (const uint32_t n = inside_) wait_while(inside_, n);
 }
 
 void Threads::loop(int worker) {
-  for (uint32_t seen = 0;; ++seen) {
+  for (uint32_t seen = 0; !is_stopped_;) {
     wait_while(start_, seen);
-    if (job_ == nullptr) return;
-    job_(data_, worker);
-    barrier();
+    seen = start_;
+    ++inside_;
+    if (is_open_) work(worker);
+    --inside_;
+    inside_.notify_all();
+  }
+}
+
+void Threads::work(int worker) {
+  for (uint32_t part; (part = next_.load(std::memory_order_relaxed)) < n_parts_;) {
+    const uint32_t done = done_.load(std::memory_order_acquire);
+    if (done < part / count_ * count_) {  // the step before is not done yet
+      wait_while(done_, done);
+    } else if (next_.compare_exchange_weak(part, part + 1, std::memory_order_relaxed)) {
+      job_(data_, part / count_, part % count_, worker);
+      if ((done_.fetch_add(1, std::memory_order_acq_rel) + 1) % count_ == 0) done_.notify_all();
+    }
   }
 }
 
