@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,14 +36,20 @@ def taps(runner: Runner, ids: list[int]) -> Iterator[NDArray[np.float32]]:
     yield runner.device.view(runner.hidden)[: len(ids)]
 
 
+def hidden_states(model: Any, ids: list[int]) -> list[NDArray[Any]]:
+    """The same of HF."""
+    with torch.no_grad():
+        states = model(torch.tensor([ids]), use_cache=False, output_hidden_states=True).hidden_states
+    return [state[0].numpy() for state in states]
+
+
 @pytest.mark.parametrize("name", DENSE + EXPERTS)
 def test_every_layer_is_given_what_hf_gives_it(name: str, tmp_path: Path) -> None:
     case, ids = CASES[name], tokens(CASES[name])
     model = make(case)
     path = hfgguf.export(model, tmp_path / "m.gguf", case.dtype, n_mtp=case.n_mtp)
-    with torch.no_grad():
-        expected = model(torch.tensor([ids]), use_cache=False, output_hidden_states=True).hidden_states
+    expected = hidden_states(model, ids)
     with resident(path, kv_type="f32", n_batch=len(ids)) as runner:
         for layer, (ours, theirs) in enumerate(zip(taps(runner, ids), expected, strict=True)):
-            error = np.abs(ours - theirs[0].numpy()).max() / np.abs(theirs[0].numpy()).max()
+            error = np.abs(ours - theirs).max() / np.abs(theirs).max()
             assert error <= case.tolerance, f"before layer {layer}: {error:.2e}"
