@@ -1,6 +1,6 @@
 """GGUF files of HF models, as the converters make them; `gguf` writes the file.
 
-Sources: model-architectures notes §1, 2, 4, 5 (what converters do to HF weights).
+Sources: model-architectures notes §1, 2, 4, 5, 6 (what converters do to HF weights).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from tests import tinyhybrid
+from tests import tinydeepseek, tinyhybrid
 from tests.tinygguf import Tensors, add_vocabulary, write
 
 # model_type of HF: general.architecture of GGUF.
@@ -25,6 +25,8 @@ ARCHITECTURES = {
     "gemma3_text": "gemma3",
     "qwen3_moe": "qwen3moe",
     "gemma4_text": "gemma4",
+    "laguna": "laguna",
+    "deepseek_v4": "deepseek4",
 }
 QWEN_EXPERTS = ("qwen3moe", "qwen35moe", "qwen3next")
 PLUS_ONE = ("gemma2", "gemma3")  # whose norms the converter adds 1 to
@@ -45,6 +47,10 @@ COMMON_NAMES = {
     "mlp.gate": "ffn_gate_inp",
     "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
     "mlp.experts.down_proj": "ffn_down_exps",
+    "self_attn.g_proj": "attn_gate",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }
 PLAIN_NAMES = {"post_attention_layernorm": "ffn_norm"}
 GEMMA_NAMES = {
@@ -66,7 +72,12 @@ GEMMA_NAMES = {
     "per_layer_projection_norm": "per_layer_proj_norm",
 }
 # Whose GGUF names have no .weight.
-SCALES = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
+OWN_NAMES = {
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+}
+SPLIT_EXPERTS = ("qwen3moe", "laguna", "deepseek4")  # whose gate and up the converter parts
 
 
 def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = False, n_mtp: int = 0) -> Path:
@@ -79,7 +90,7 @@ def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = Fal
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers + n_mtp)
-    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count(getattr(config, "num_attention_heads_per_layer", config.num_attention_heads))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     if vocabulary:
@@ -111,6 +122,10 @@ def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = Fal
         rope = rope["full_attention"]
     elif is_hybrid:
         tinyhybrid.add_metadata(writer, config, n_mtp)
+    elif architecture == "laguna":
+        rope = _laguna_keys(writer, config)
+    elif architecture == "deepseek4":
+        rope = tinydeepseek.add_metadata(writer, config)
     elif architecture != "gemma4":
         writer.add_rope_dimension_count(config.head_dim)
     if architecture in QWEN_EXPERTS:
@@ -123,11 +138,47 @@ def export(model: Any, path: Path, dtype: str = "F32", *, vocabulary: bool = Fal
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
+    elif rope["rope_type"] == "yarn":
+        _yarn_keys(writer, architecture, rope)
     elif rope["rope_type"] == "llama3":
         tensors["rope_freqs.weight"] = _llama3_divisors(rope, config.head_dim)
     else:
         assert rope["rope_type"] in ("default", "proportional"), rope
     return write(writer, tensors, dtype)
+
+
+def _yarn_keys(writer: gguf.GGUFWriter, architecture: str, rope: dict[str, Any]) -> None:
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    for key, name in (("attention_factor", "attn_factor"), ("beta_fast", "beta_fast"), ("beta_slow", "beta_slow")):
+        if key in rope:
+            writer.add_float32(f"{architecture}.rope.scaling.yarn_{name}", rope[key])
+
+
+def _laguna_keys(writer: gguf.GGUFWriter, config: Any) -> dict[str, Any]:
+    """Writes what laguna alone has; gives the rope of the full layers."""
+    full, near = (config.rope_parameters[f"{kind}_attention"] for kind in ("full", "sliding"))
+    windowed = [kind == "sliding_attention" for kind in config.layer_types]
+    if windowed != [i % 4 != 0 for i in range(len(windowed))]:
+        writer.add_sliding_window_pattern(windowed)
+    if any(windowed):
+        writer.add_sliding_window(config.sliding_window)
+    writer.add_rope_dimension_count(int(config.head_dim * full["partial_rotary_factor"]))
+    writer.add_uint32("laguna.rope.dimension_count_swa", int(config.head_dim * near["partial_rotary_factor"]))
+    writer.add_float32("laguna.rope.freq_base_swa", near["rope_theta"])
+    writer.add_leading_dense_block_count(config.mlp_layer_types.index("sparse"))
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    writer.add_expert_weights_norm(True)
+    writer.add_expert_weights_scale(config.moe_routed_scaling_factor)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if config.moe_router_logit_softcapping:
+        writer.add_float32("laguna.router_logit_softcapping", config.moe_router_logit_softcapping)
+    rope: dict[str, Any] = full
+    return rope
 
 
 def _gemma4_keys(writer: gguf.GGUFWriter, config: Any) -> dict[str, Any]:
@@ -167,7 +218,8 @@ def _quarter_turned(rope: dict[str, Any], head_dim: int) -> NDArray[np.float32]:
 def _tensors(model: Any, architecture: str) -> Tensors:
     """The model's weights by GGUF name, changed as the converter of this architecture does."""
     config = model.config
-    names = COMMON_NAMES | (GEMMA_NAMES if architecture.startswith("gemma") else PLAIN_NAMES)
+    own = {"gemma2": GEMMA_NAMES, "gemma3": GEMMA_NAMES, "gemma4": GEMMA_NAMES, "deepseek4": tinydeepseek.NAMES}
+    names = COMMON_NAMES | own.get(architecture, PLAIN_NAMES)
     tensors = {}
     for hf_name, tensor in model.state_dict().items():
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
@@ -180,8 +232,8 @@ def _tensors(model: Any, architecture: str) -> Tensors:
         if stem.startswith("layers."):
             _, i, stem = stem.split(".", 2)
             block = f"blk.{i}."
-        name = block + (SCALES[stem] if stem in SCALES else f"{names[stem]}.{suffix}")
-        if architecture == "qwen3moe" and "ffn_gate_up_exps" in name:
+        name = block + (OWN_NAMES[stem] if stem in OWN_NAMES else f"{names[stem]}.{suffix}")
+        if architecture in SPLIT_EXPERTS and "ffn_gate_up_exps" in name:
             for part, half in zip(("gate", "up"), np.split(value, 2, axis=1), strict=True):
                 tensors[name.replace("gate_up", part)] = np.ascontiguousarray(half)
             continue
@@ -191,7 +243,7 @@ def _tensors(model: Any, architecture: str) -> Tensors:
             value = _paired(value, config.num_attention_heads)
         if architecture == "llama" and ".attn_k." in name:
             value = _paired(value, config.num_key_value_heads)
-        tensors[name] = value
+        tensors[name] = value.astype(np.int32) if name.endswith("tid2eid.weight") else value
     return tensors
 
 

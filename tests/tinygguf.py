@@ -123,6 +123,9 @@ def write(writer: gguf.GGUFWriter, tensors: Tensors, dtype: str, spelled_out: bo
     name = "ALL_F32" if dtype == "F32" or spelled_out else f"MOSTLY_{dtype}"
     writer.add_file_type(next(kind for kind in gguf.LlamaFileType if kind.name.startswith(name)))
     for name, value in tensors.items():
+        if value.dtype == np.int32:
+            writer.add_tensor(name, value)
+            continue
         kind = matrix_type if value.ndim > 1 and "conv1d" not in name else gguf.GGMLQuantizationType.F32
         raw = quantised(value, kind)
         if spelled_out:

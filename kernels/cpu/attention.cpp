@@ -137,7 +137,7 @@ class Attention {
         merge(scratch_.page[m], scratch_.o + m * scratch_.o_stride, scratch_.total[m], out(tile, m), Dv);
       }
     }
-    for (int64_t m = 0; m < M; ++m) finish(scratch_.total[m], tile.kv * G_ + m % G_, out(tile, m));
+    for (int64_t m = 0; m < M; ++m) finish(scratch_.total[m], tile.begin + m / G_, tile.kv * G_ + m % G_, out(tile, m));
   }
 
   float *partial(int64_t i, int64_t h, int64_t block) const {
@@ -176,18 +176,21 @@ class Attention {
         const float *from = partial(i, h, block);
         merge({from[0], from[1]}, from + 2, total, to, a_.v_pages.ne[0]);
       }
-      finish(total, h, to);
+      finish(total, i, h, to);
     }
   }
 
-  void finish(const Softmax &total, int64_t h, float *out) const {
-    if (total.total == 0) return;  // saw nothing: 0
-    float weight = 1 / total.total;
+  void finish(const Softmax &total, int64_t i, int64_t h, float *out) const {
+    Softmax all = total;
     if (a_.sinks.data != nullptr) {
-      const float sink = list<float>(a_.sinks)[h], top = std::max(total.top, sink);
-      const float share = exp(splat(total.top - top))[0];
-      weight = share / (total.total * share + exp(splat(sink - top))[0]);
+      const float sink = list<float>(a_.sinks)[h];
+      all.top = std::max(total.top, sink);
+      all.total = total.total * exp(splat(total.top - all.top))[0] + exp(splat(sink - all.top))[0];
     }
+    if (a_.lse.data != nullptr)
+      row<float>(a_.lse, i)[h] = all.total == 0 ? -__builtin_inff() : all.top + std::log(all.total);
+    if (total.total == 0) return;  // saw nothing: 0
+    const float weight = exp(splat(total.top - all.top))[0] / all.total;
     for (int64_t d = 0; d < a_.v_pages.ne[0]; ++d) out[d] *= weight;
   }
 
@@ -273,6 +276,9 @@ Verdict check(const luce_attention_args &a) {
     if (!is_i32(a.parents) || !is_i32(a.seq_past)) return unsupported("parents and seq_past are I32");
     if (a.parents.ne[0] != n || a.seq_past.ne[0] != a.page_table.ne[1]) return bad("n parents, n_seqs seq_past");
   }
+  if (a.cells.data != nullptr && (!is_i32(a.cells) || a.cells.ne[1] != n)) return bad("cells are I32 [k, n]");
+  if (a.lse.data != nullptr && (!is_f32(a.lse) || a.lse.ne[0] != H || a.lse.ne[1] != n))
+    return bad("lse is F32 [H, n]");
   if (a.sinks.data != nullptr && (!is_f32(a.sinks) || a.sinks.ne[0] != H)) return bad("sinks are F32 [H]");
   if (most_rows(a) == 0) return unsupported("a page and the heads that read it exceed the scratch of a thread");
   return {};

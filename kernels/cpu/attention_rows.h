@@ -44,14 +44,27 @@ class AttentionRows {
     const int64_t n = std::clamp<int64_t>(past(i) - first_cell, 0, page_size_);
     for (int64_t c = 0; c < n; ++c) seen[c] = in_window(c);
     std::fill(seen + n, seen + page_size_, 0);
-    if (!is_tree()) return;
-    for_path(i, [&](int64_t ancestor) {
-      const int64_t c = row_cell_[ancestor] - first_cell;
-      if (c >= 0 && c < page_size_) seen[c] = in_window(c);
-    });
+    if (is_tree()) {
+      for_path(i, [&](int64_t ancestor) {
+        const int64_t c = row_cell_[ancestor] - first_cell;
+        if (c >= 0 && c < page_size_) seen[c] = in_window(c);
+      });
+    }
+    if (a_.cells.data != nullptr) keep_chosen(i, first_cell, seen);
   }
 
  private:
+  // Leaves in seen[0, page_size) only what is among the cells that row i looks at.
+  void keep_chosen(int64_t i, int64_t first_cell, int32_t *seen) const {
+    const uint32_t *begin = row<const uint32_t>(a_.cells, i), *end = begin + a_.cells.ne[0];  // -1 is the largest
+    const uint32_t *next = std::lower_bound(begin, end, static_cast<uint32_t>(first_cell));
+    for (int64_t c = 0; c < page_size_; ++c) {
+      const bool is_chosen = next != end && *next == first_cell + c;
+      seen[c] &= is_chosen;
+      next += is_chosen;
+    }
+  }
+
   bool is_tree() const { return a_.parents.data != nullptr; }
 
   // Cells that row i sees whatever the draft tree.

@@ -39,6 +39,14 @@ LUCE_INLINE F32 tanh(F32 x) {
   return a < 0.625f ? near : x < 0 ? -far : far;
 }
 
+// log(1 + e^x) within 8 ulp: for t = e^-|x| log(1 + t) is 2 artanh(s), s = t / (2 + t) <= 1/3.
+LUCE_INLINE F32 softplus(F32 x) {
+  const F32 t = exp(-abs(x)), s = t / (2 + t), z = s * s;
+  F32 p = splat(1.0f / 15);
+  for (int odd = 13; odd > 0; odd -= 2) p = fma(p, z, splat(1.0f / odd));
+  return max(x, F32{}) + 2 * s * p;
+}
+
 // z / (1 + e^-y): SiLU for y = z.
 LUCE_INLINE F32 times_sigmoid(F32 z, F32 y) {
   return z / (1 + exp(-y));

@@ -60,16 +60,23 @@ LUCE_INLINE F32 gelu_tanh(F32 g) {
 }
 
 void run_glu(const luce_glu_args &a, const Worker &worker) {
+  const F32 most = splat(a.limit > 0 ? a.limit : __builtin_inff());
+  const auto bounded = [=](F32 up) { return min(max(up, -most), most); };
   if (a.activation == LUCE_SILU) {
-    for_each(a.gate, a.up, a.out, a.n_rows, worker, [](F32 g, F32 up) { return times_sigmoid(g, g) * up; });
+    for_each(a.gate, a.up, a.out, a.n_rows, worker, [=](F32 gate, F32 up) {
+      const F32 g = min(gate, most);
+      return times_sigmoid(g, g) * bounded(up);
+    });
   } else {
-    for_each(a.gate, a.up, a.out, a.n_rows, worker, [](F32 g, F32 up) { return gelu_tanh(g) * up; });
+    for_each(a.gate, a.up, a.out, a.n_rows, worker,
+             [=](F32 gate, F32 up) { return gelu_tanh(min(gate, most)) * bounded(up); });
   }
 }
 
 Verdict check_gate(const luce_gate_args &a) {
   if (!is_f32(a.x) || !is_f32(a.gate) || !is_f32(a.out)) return unsupported("all tensors are F32, contiguous along D");
   if (!same_shape(a.x, a.out)) return bad("x and out have one shape");
+  if (a.function != LUCE_GATE_SIGMOID && a.function != LUCE_GATE_SOFTPLUS) return unsupported("no such gate function");
   if (a.gate.ne[0] != a.x.ne[0] && a.gate.ne[0] != 1) return bad("a head has D gates or one");
   return a.gate.ne[1] == a.x.ne[1] && a.gate.ne[2] == a.x.ne[2] ? Verdict{} : bad("x and gate have H heads, n rows");
 }
@@ -83,7 +90,8 @@ void run_gate(const luce_gate_args &a, const Worker &worker) {
     for (int64_t k = 0; k < D; k += kLanes) {
       const int64_t n = D - k < kLanes ? D - k : kLanes;
       const F32 g = a.gate.ne[0] == 1 ? splat(*gate) : load_first<F32>(gate + k, n);
-      store_first(out + k, times_sigmoid(load_first<F32>(x + k, n), g), n);
+      const F32 v = load_first<F32>(x + k, n);
+      store_first(out + k, a.function == LUCE_GATE_SIGMOID ? times_sigmoid(v, g) : v * softplus(g), n);
     }
   }
 }

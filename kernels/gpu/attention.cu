@@ -45,6 +45,7 @@ Verdict check(const luce_attention_args &a) {
     if (!is_i32(a.parents) || !is_i32(a.seq_past)) return unsupported("parents and seq_past are I32");
     if (a.parents.ne[0] != n || a.seq_past.ne[0] != a.page_table.ne[1]) return bad("n parents, n_seqs seq_past");
   }
+  if (a.cells.data != nullptr || a.lse.data != nullptr) return unsupported("no kernel for cells or lse");
   if (a.sinks.data != nullptr && (!is_f32(a.sinks) || a.sinks.ne[0] != H)) return bad("sinks are F32 [H]");
   if (shared_bytes(a) > kMostSharedBytes) return unsupported("a tile and the heads that read it exceed shared memory");
   return {};

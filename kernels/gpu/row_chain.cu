@@ -193,6 +193,7 @@ Verdict check_add(const luce_add_args &a) {
 Verdict check_glu(const luce_glu_args &a) {
   if (a.activation != LUCE_SILU && a.activation != LUCE_GELU_TANH)
     return unsupported("activation is SILU or GELU_TANH");
+  if (a.limit != 0) return unsupported("no kernel for a limit");
   return check_same(a.gate, a.up, a.out);
 }
 

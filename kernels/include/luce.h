@@ -153,6 +153,9 @@ LUCE_API luce_status luce_pack(luce_context *context, const luce_tensor *weight,
   X(kv_write)       \
   X(kv_copy)        \
   X(attention)      \
+  X(merge)          \
+  X(compress)       \
+  X(select)         \
   X(conv)           \
   X(conv_commit)    \
   X(delta)          \
@@ -161,6 +164,8 @@ LUCE_API luce_status luce_pack(luce_context *context, const luce_tensor *weight,
   X(route)          \
   X(expert_matmul)  \
   X(combine)        \
+  X(hyper_weights)  \
+  X(hyper_mix)      \
   X(count)          \
   X(sample)         \
   X(advance)        \
@@ -239,18 +244,22 @@ typedef struct luce_scale_args {
 
 typedef enum luce_activation { LUCE_SILU = 0, LUCE_GELU_TANH = 1 } luce_activation;
 
-/* out = activation(gate) * up. */
+/* out = activation(gate) * up; with a limit, of min(gate, limit) and of up held within [-limit, limit]. */
 typedef struct luce_glu_args {
   luce_tensor gate, up, out; /* F32 [F, n]; out may be gate or up */
   int32_t activation;
+  float limit; /* 0: none */
   const int32_t *n_rows;
 } luce_glu_args;
 
-/* out[d, h, i] = x[d, h, i] * sigmoid(gate[d, h, i]); a gate of one value is for all of its head. */
+typedef enum luce_gate_function { LUCE_GATE_SIGMOID = 0, LUCE_GATE_SOFTPLUS = 1 } luce_gate_function;
+
+/* out[d, h, i] = x[d, h, i] * function(gate[d, h, i]); a gate of one value is for all of its head. */
 typedef struct luce_gate_args {
   luce_tensor x;    /* F32 [D, H, n] */
   luce_tensor gate; /* F32 [D, H, n] or [1, H, n] */
   luce_tensor out;  /* F32 [D, H, n]; may be x or gate */
+  int32_t function; /* luce_gate_function */
   const int32_t *n_rows;
 } luce_gate_args;
 
@@ -298,7 +307,7 @@ typedef struct luce_kv_write_args {
   luce_tensor slots;     /* I32 [n] */
   luce_tensor positions; /* I32 [n] */
   luce_tensor k_pages;   /* F32, F16, BF16, Q8_0 or Q4_0 [D, page_size, n_kv, n_pages] */
-  luce_tensor v_pages;   /* one of these [Dv, page_size, n_kv, n_pages] */
+  luce_tensor v_pages;   /* one of these [Dv, page_size, n_kv, n_pages]; k_pages itself where v is k */
   luce_tensor cell_pos;  /* I32 [page_size, n_pages]; every layer of a group writes the same values */
   const int32_t *n_rows;
 } luce_kv_write_args;
@@ -314,7 +323,8 @@ typedef struct luce_kv_copy_args {
  *   without parents: c <= row_cell[i];
  *   with parents (a draft tree; parent before child in the batch): c < seq_past[s], or c is the cell of row i or of
  *   one of its ancestors, found through parents[] (-1: the root hangs on the past);
- * and cell_pos <= row_pos[i], and, when window > 0, row_pos[i] - cell_pos < window.
+ * and cell_pos <= row_pos[i], and, when window > 0, row_pos[i] - cell_pos < window, and, with `cells`, c is among
+ * cells[:, i].
  * Softmax over scale * q.k (softcapped when softcap > 0) and the head's sink, if there is one; head h reads
  * KV head h / (H / n_kv). Reduced page by page, in order of the table: absolute pages, so that company, chunks and
  * restored caches change no bit. Rows of one sequence are adjacent. */
@@ -329,14 +339,61 @@ typedef struct luce_attention_args {
   luce_tensor row_cell;   /* I32 [n] */
   luce_tensor seq_past;   /* I32 [n_seqs], with parents */
   luce_tensor parents;    /* I32 [n], optional: row index in this batch */
+  luce_tensor cells;      /* I32 [k, n], optional: ascending; the first -1 ends them */
   luce_tensor sinks;      /* F32 [H], optional */
-  luce_tensor out;        /* F32 [Dv, H, n] */
+  luce_tensor lse;        /* F32 [H, n], optional: log of the sum of e^logit, the sink's too; -inf: it saw nothing */
+  luce_tensor out;        /* F32 [Dv, H, n]; 0 for a row that saw nothing */
   luce_tensor workspace;  /* U8, luce_workspace_bytes() */
   float scale;
   float softcap;
   int32_t window;
   const int32_t *n_rows;
 } luce_attention_args;
+
+/* The attention over all that two of them saw, from what each gave. */
+typedef struct luce_merge_args {
+  luce_tensor a, b;         /* F32 [Dv, H, n] */
+  luce_tensor a_lse, b_lse; /* F32 [H, n] */
+  luce_tensor out;          /* F32 [Dv, H, n]; may be a or b */
+  const int32_t *n_rows;
+} luce_merge_args;
+
+/* ---- compressed cells ----
+ * A group may keep one cell for `ratio` tokens of a sequence. Cell w stands for tokens w * ratio to w * ratio + ratio -
+ * 1 and is there once the last of them has come, which its cell_pos names: so attention's rule holds for it as it is.
+ * What it is made of, for each token a vector and the scores of its channels, lies in a group of cells with a window.
+ * The ragged dimension of compress is the cells that this step completes, m. */
+
+/* Channel by channel the mean of the vectors of some tokens, weighted by the softmax of their scores:
+ *     out[d, j] = sum_t softmax_t(score[d', t] + bias[d', t % ratio]) * value[d', t].
+ * Token t is cell t of sequence entry_seq[j]. With W = D, t runs over last[j] - ratio + 1 to last[j], and d' = d. With
+ * W = 2D those tokens give their second half, d' = D + d, and the `ratio` tokens before them, where there are any,
+ * their first half, d' = d. */
+typedef struct luce_compress_args {
+  luce_tensor values;     /* F32 [W, page_size, 1, n_pages] */
+  luce_tensor scores;     /* F32 [W, page_size, 1, n_pages] */
+  luce_tensor bias;       /* F32 [W, ratio] */
+  luce_tensor page_table; /* I32 [max_pages, n_seqs] */
+  luce_tensor entry_seq;  /* I32 [m] */
+  luce_tensor last;       /* I32 [m] */
+  luce_tensor out;        /* F32 [D, m] */
+  const int32_t *n_rows;
+} luce_compress_args;
+
+/* The k cells that a row looks at: of cells c <= row_cell[i] of its sequence those with the largest
+ *     score(c) = sum_h weights[h, i] * max(0, q[:, h, i] . k_c),
+ * the smaller cell among equals; all of them, where there are no more than k. A NaN counts as -inf. */
+typedef struct luce_select_args {
+  luce_tensor q;          /* F32 [D, H, n] */
+  luce_tensor weights;    /* F32 [H, n] */
+  luce_tensor k_pages;    /* [D, page_size, 1, n_pages], as for attention */
+  luce_tensor page_table; /* I32 [max_pages, n_seqs] */
+  luce_tensor row_seq;    /* I32 [n] */
+  luce_tensor row_cell;   /* I32 [n]; -1: there are no cells yet */
+  luce_tensor cells;      /* I32 [k, n]: ascending, then -1 */
+  luce_tensor workspace;  /* U8, luce_workspace_bytes() */
+  const int32_t *n_rows;
+} luce_select_args;
 
 /* ---- recurrent state ----
  * A layer keeps a state of fixed size for each sequence, in one of n_slots slots. The rows of sequence s = row_seq[i]
@@ -480,6 +537,33 @@ typedef struct luce_combine_args {
   luce_tensor out;     /* F32 [D, n] */
   const int32_t *n_rows;
 } luce_combine_args;
+
+/* ---- hyper-connections ----
+ * The residual is N streams of E values for each row. A sublayer reads a weighted sum of them (luce_combine), and what
+ * it makes goes back to all of them, mixed. */
+
+/* Weights of N streams from logits [N + N + N * N]: with l = logits * scale of their part + base,
+ *     pre[s] = sigmoid(l) + eps,   post[s] = 2 sigmoid(l),   mix[s, d] = softmax over d of l, + eps,
+ * then mix, whose sums over s and over d are to be 1, is divided by its sums over s plus eps, and n_rounds - 1 times by
+ * those over d plus eps and those over s plus eps. With logits [N] only pre is made. */
+typedef struct luce_hyper_weights_args {
+  luce_tensor logits; /* F32 [N + N + N * N, n] or [N, n]: pre, post, mix (d runs first) */
+  luce_tensor base;   /* F32, as many as a row of logits */
+  luce_tensor scale;  /* F32 [3]: of pre, post, mix; or [1] */
+  luce_tensor out;    /* F32, as logits, in the same order */
+  float eps;
+  int32_t n_rounds;
+  const int32_t *n_rows;
+} luce_hyper_weights_args;
+
+/* out[:, d, i] = post[d, i] * y[:, i] + sum_s mix[s, d] * x[:, s, i]. */
+typedef struct luce_hyper_mix_args {
+  luce_tensor x;       /* F32 [E, N, n] */
+  luce_tensor y;       /* F32 [E, n] */
+  luce_tensor weights; /* F32 [N + N + N * N, n], of luce_hyper_weights */
+  luce_tensor out;     /* F32 [E, N, n]; may be x */
+  const int32_t *n_rows;
+} luce_hyper_mix_args;
 
 /* ---- sampling ---- */
 

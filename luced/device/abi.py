@@ -85,23 +85,33 @@ class Op(IntEnum):
     KV_WRITE = 13
     KV_COPY = 14
     ATTENTION = 15
-    CONV = 16
-    CONV_COMMIT = 17
-    DELTA = 18
-    DELTA_COMMIT = 19
-    ROWS = 20
-    ROUTE = 21
-    EXPERT_MATMUL = 22
-    COMBINE = 23
-    COUNT = 24
-    SAMPLE = 25
-    ADVANCE = 26
-    MAILBOX = 27
+    MERGE = 16
+    COMPRESS = 17
+    SELECT = 18
+    CONV = 19
+    CONV_COMMIT = 20
+    DELTA = 21
+    DELTA_COMMIT = 22
+    ROWS = 23
+    ROUTE = 24
+    EXPERT_MATMUL = 25
+    COMBINE = 26
+    HYPER_WEIGHTS = 27
+    HYPER_MIX = 28
+    COUNT = 29
+    SAMPLE = 30
+    ADVANCE = 31
+    MAILBOX = 32
 
 
 class Activation(IntEnum):
     SILU = 0
     GELU_TANH = 1
+
+
+class GateFunction(IntEnum):
+    SIGMOID = 0
+    SOFTPLUS = 1
 
 
 class RopeMode(IntEnum):
@@ -298,6 +308,7 @@ class GluArgs(ctypes.Structure):
     up: Tensor
     out: Tensor
     activation: int
+    limit: float
     n_rows: int | None
 
     _fields_ = [
@@ -305,6 +316,7 @@ class GluArgs(ctypes.Structure):
         ("up", Tensor),
         ("out", Tensor),
         ("activation", ctypes.c_int32),
+        ("limit", ctypes.c_float),
         ("n_rows", ctypes.c_void_p),
     ]
 
@@ -313,12 +325,14 @@ class GateArgs(ctypes.Structure):
     x: Tensor
     gate: Tensor
     out: Tensor
+    function: int
     n_rows: int | None
 
     _fields_ = [
         ("x", Tensor),
         ("gate", Tensor),
         ("out", Tensor),
+        ("function", ctypes.c_int32),
         ("n_rows", ctypes.c_void_p),
     ]
 
@@ -418,7 +432,9 @@ class AttentionArgs(ctypes.Structure):
     row_cell: Tensor
     seq_past: Tensor
     parents: Tensor
+    cells: Tensor
     sinks: Tensor
+    lse: Tensor
     out: Tensor
     workspace: Tensor
     scale: float
@@ -437,12 +453,78 @@ class AttentionArgs(ctypes.Structure):
         ("row_cell", Tensor),
         ("seq_past", Tensor),
         ("parents", Tensor),
+        ("cells", Tensor),
         ("sinks", Tensor),
+        ("lse", Tensor),
         ("out", Tensor),
         ("workspace", Tensor),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
         ("window", ctypes.c_int32),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class MergeArgs(ctypes.Structure):
+    a: Tensor
+    b: Tensor
+    a_lse: Tensor
+    b_lse: Tensor
+    out: Tensor
+    n_rows: int | None
+
+    _fields_ = [
+        ("a", Tensor),
+        ("b", Tensor),
+        ("a_lse", Tensor),
+        ("b_lse", Tensor),
+        ("out", Tensor),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class CompressArgs(ctypes.Structure):
+    values: Tensor
+    scores: Tensor
+    bias: Tensor
+    page_table: Tensor
+    entry_seq: Tensor
+    last: Tensor
+    out: Tensor
+    n_rows: int | None
+
+    _fields_ = [
+        ("values", Tensor),
+        ("scores", Tensor),
+        ("bias", Tensor),
+        ("page_table", Tensor),
+        ("entry_seq", Tensor),
+        ("last", Tensor),
+        ("out", Tensor),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class SelectArgs(ctypes.Structure):
+    q: Tensor
+    weights: Tensor
+    k_pages: Tensor
+    page_table: Tensor
+    row_seq: Tensor
+    row_cell: Tensor
+    cells: Tensor
+    workspace: Tensor
+    n_rows: int | None
+
+    _fields_ = [
+        ("q", Tensor),
+        ("weights", Tensor),
+        ("k_pages", Tensor),
+        ("page_table", Tensor),
+        ("row_seq", Tensor),
+        ("row_cell", Tensor),
+        ("cells", Tensor),
+        ("workspace", Tensor),
         ("n_rows", ctypes.c_void_p),
     ]
 
@@ -643,6 +725,42 @@ class CombineArgs(ctypes.Structure):
     ]
 
 
+class HyperWeightsArgs(ctypes.Structure):
+    logits: Tensor
+    base: Tensor
+    scale: Tensor
+    out: Tensor
+    eps: float
+    n_rounds: int
+    n_rows: int | None
+
+    _fields_ = [
+        ("logits", Tensor),
+        ("base", Tensor),
+        ("scale", Tensor),
+        ("out", Tensor),
+        ("eps", ctypes.c_float),
+        ("n_rounds", ctypes.c_int32),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
+class HyperMixArgs(ctypes.Structure):
+    x: Tensor
+    y: Tensor
+    weights: Tensor
+    out: Tensor
+    n_rows: int | None
+
+    _fields_ = [
+        ("x", Tensor),
+        ("y", Tensor),
+        ("weights", Tensor),
+        ("out", Tensor),
+        ("n_rows", ctypes.c_void_p),
+    ]
+
+
 class CountArgs(ctypes.Structure):
     counts: Tensor
     slots: Tensor
@@ -809,6 +927,9 @@ OPS = (
     "kv_write",
     "kv_copy",
     "attention",
+    "merge",
+    "compress",
+    "select",
     "conv",
     "conv_commit",
     "delta",
@@ -817,6 +938,8 @@ OPS = (
     "route",
     "expert_matmul",
     "combine",
+    "hyper_weights",
+    "hyper_mix",
     "count",
     "sample",
     "advance",
@@ -840,6 +963,9 @@ ARGS: dict[str, type[ctypes.Structure]] = {
     "kv_write": KvWriteArgs,
     "kv_copy": KvCopyArgs,
     "attention": AttentionArgs,
+    "merge": MergeArgs,
+    "compress": CompressArgs,
+    "select": SelectArgs,
     "conv": ConvArgs,
     "conv_commit": ConvCommitArgs,
     "delta": DeltaArgs,
@@ -848,6 +974,8 @@ ARGS: dict[str, type[ctypes.Structure]] = {
     "route": RouteArgs,
     "expert_matmul": ExpertMatmulArgs,
     "combine": CombineArgs,
+    "hyper_weights": HyperWeightsArgs,
+    "hyper_mix": HyperMixArgs,
     "count": CountArgs,
     "sample": SampleArgs,
     "advance": AdvanceArgs,

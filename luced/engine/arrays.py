@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from luced.device.device import Device
-from luced.engine.inputs import ROW_STATE, SAMPLE_ROW, GroupInputs
+from luced.engine.inputs import ROW_STATE, SAMPLE_ROW, EntryInputs, GroupInputs
+from luced.engine.plan import Chunk
 
 if TYPE_CHECKING:
     from luced.engine.runner import Runner
@@ -21,6 +23,28 @@ class GroupArrays:
         self.n_copies = device.view(g.copies_rows.counter)
 
 
+class EntryArrays:
+    def __init__(self, device: Device, e: EntryInputs) -> None:
+        self.ratio = e.ratio
+        self.n = device.view(e.rows.counter)
+        self.seq, self.first, self.last = device.view(e.seq), device.view(e.first), device.view(e.last)
+        self.row_cell = device.view(e.row_cell)
+
+    def fill(self, chunks: Iterable[Chunk], positions: list[int]) -> None:
+        """The cells that a step of these chunks completes."""
+        seq: list[int] = []
+        cells: list[int] = []
+        for chunk in chunks:
+            done = range(chunk.position // self.ratio, (chunk.position + len(chunk.tokens)) // self.ratio)
+            seq += [chunk.sequence.slot] * len(done)
+            cells += done
+        n = self.n[0] = len(cells)
+        self.seq[:n] = seq
+        self.first[:n] = np.array(cells, np.int32) * self.ratio
+        self.last[:n] = self.first[:n] + (self.ratio - 1)
+        self.row_cell[: len(positions)] = (np.array(positions, np.int32) + 1) // self.ratio - 1
+
+
 class Arrays:
     """The inputs and outputs as arrays, rows first."""
 
@@ -31,6 +55,7 @@ class Arrays:
         self.tokens, self.positions, self.row_seq = view(i.tokens), view(i.positions), view(i.row_seq)
         self.row_cell, self.out_index = view(i.row_cell), view(i.out_index)
         self.groups = [GroupArrays(device, g) for g in runner.group_inputs]
+        self.entries = [EntryArrays(device, e) for e in runner.entry_inputs.values()]
         if runner.state_inputs is not None:
             self.seq_slot, self.out_slots = view(runner.state_inputs.seq_slot), view(runner.state_inputs.out_slots)
         self.sample_rows = view(i.sample_rows).view(SAMPLE_ROW)

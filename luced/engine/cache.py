@@ -79,7 +79,7 @@ class Cache:
         for g, table in enumerate(sequence.tables):
             while len(table) * size < end:
                 table.append(self._take(g))
-            slots.append([table[cell // size] * size + cell % size for cell in range(begin, end)])
+            slots.append(self.groups[g].slots(table, begin, end, size))
         return tuple(slots)
 
     def stores(self, sequence: Sequence, n: int) -> tuple[tuple[int, int], ...]:
@@ -174,12 +174,12 @@ class Cache:
             self.pools[g].hold(page)
         return table
 
-    def _copy(self, sequence: Sequence, node: Node, n_cells: int) -> None:
+    def _copy(self, sequence: Sequence, node: Node, n_tokens: int) -> None:
         for g, pool in enumerate(self.pools):
             pool.hold(node.pages[g])  # until the copy has been made
         for g, table in enumerate(sequence.tables):
             table.append(self._take(g))
-            sequence.copies.append((g, node.pages[g], table[-1], n_cells))
+            sequence.copies.append((g, node.pages[g], table[-1], n_tokens // self.groups[g].ratio))
 
     def _take(self, g: int) -> int:
         if not self.pools[g].n_free:

@@ -19,16 +19,32 @@ MAX_COPIES = 256  # pages copied by one run of a copying program
 
 
 class GroupInputs:
-    """Where this step's rows are in one cache group."""
+    """Where the cells are that this step completes in one cache group: one for each row, or compressed cell."""
 
-    def __init__(self, spec: GroupSpec, page_size: int, n_ctx: int, n_seqs: int, rows: Rows) -> None:
+    def __init__(
+        self, spec: GroupSpec, page_size: int, n_ctx: int, n_seqs: int, rows: Rows, entries: EntryInputs | None
+    ) -> None:
         name = spec.name
-        n = rows.bound
-        self.cell_pos = make_value(f"{name}.cell_pos", "cache", "I32", page_size, spec.n_pages)
+        rows = entries.rows if entries else rows
+        self.entries = entries
+        self.cell_pos = make_value(f"{name}.cell_pos", "cache", "I32", page_size // spec.ratio, spec.n_pages)
         self.page_table = make_value(f"{name}.page_table", "input", "I32", -(-n_ctx // page_size), n_seqs)
-        self.slots = make_value(f"{name}.slots", "input", "I32", n, rows=rows)
+        self.slots = make_value(f"{name}.slots", "input", "I32", rows.bound, rows=rows)
         self.copies_rows = ragged(f"{name}.n_copies", MAX_COPIES)
         self.copies = make_value(f"{name}.copies", "input", "I32", 3, MAX_COPIES, rows=self.copies_rows)
+
+
+class EntryInputs:
+    """The compressed cells of `ratio` tokens that this step completes, and which is the last that each row sees."""
+
+    def __init__(self, ratio: int, n_seqs: int, rows: Rows) -> None:
+        self.ratio = ratio
+        self.rows = ragged(f"n_entries_{ratio}", min(rows.bound, rows.bound // ratio + n_seqs))
+        self.seq, self.first, self.last = (
+            make_value(f"entry_{what}_{ratio}", "input", "I32", self.rows.bound, rows=self.rows)
+            for what in ("seq", "first", "last")
+        )
+        self.row_cell = make_value(f"row_cell_{ratio}", "input", "I32", rows.bound, rows=rows)
 
 
 class StateInputs:

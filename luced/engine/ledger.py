@@ -66,8 +66,7 @@ def _owners(runner: Runner) -> Iterator[Owner]:
     yield Owner("weights mapped", memory["weights_mapped"], "read where the file is mapped")
     left = {s.name: aligned(s.n_bytes) for s in runner.tape.storages("cache")}
     for group, spec in zip(runner.groups, runner.spec.groups, strict=True):
-        begins = (f"{group.name}.", *(f"blk.{layer}." for layer in spec.layers))
-        n_bytes = sum(left.pop(name) for name in [name for name in left if name.startswith(begins)])
+        n_bytes = sum(left.pop(name) for name in [name for name in left if name.startswith(f"{group.name}.")])
         why = f"{group.n_pages} pages of {runner.page_size} tokens in {len(spec.layers)} layers"
         yield Owner(f"kv {group.name}", n_bytes, why + (f" that see {group.window} tokens" if group.window else ""))
     if (r := runner.spec.recurrent) is not None:

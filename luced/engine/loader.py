@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,11 +107,15 @@ def _record(
             "ask for a shorter context",
         )
     k_type, v_type = kv_types(kv_type)
-    for n, kept in {pair for g in spec.groups for pair in ((g.head_dim, k_type), (g.head_dim_v, v_type))}:
+    sizes = {(g.head_dim, g.kept or k_type) for g in spec.groups} | {
+        (g.head_dim_v, g.kept or v_type) for g in spec.groups
+    }
+    for n, kept in sizes:
         if n % BLOCKS[kept][0]:
             raise ModelError("unsupported_model", f"heads of {n} values cannot be kept as {kept}")
-    n_ctx, groups = _plan_cache(weights, spec, device, n_ctx, kv_type, n_batch, cache_bytes)
-    limits = Limits(n_ctx, n_batch, N_SEQS, PAGE_SIZE, kv_type, _n_states(weights, spec, device, state_bytes))
+    page_size = math.lcm(PAGE_SIZE, *(g.ratio for g in spec.groups))  # whole cells of every group
+    n_ctx, groups = _plan_cache(weights, spec, device, n_ctx, kv_type, n_batch, cache_bytes, page_size)
+    limits = Limits(n_ctx, n_batch, N_SEQS, page_size, kv_type, _n_states(weights, spec, device, state_bytes))
     with _blaming(file):
         runner = Runner(device, spec, module, weights, groups, limits, models.ARCHITECTURES[architecture].capabilities)
     if weights.unused():
@@ -136,39 +141,50 @@ def _blaming(file: File) -> Iterator[None]:
 
 
 def _plan_cache(
-    weights: Weights, spec: Spec, device: Device, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int
+    weights: Weights,
+    spec: Spec,
+    device: Device,
+    n_ctx: int,
+    kv_type: str,
+    n_batch: int,
+    cache_bytes: int,
+    page_size: int,
 ) -> tuple[int, tuple[GroupSpec, ...]]:
     """The context that fits, and pages for each group: the full group's are what is left after the windows'."""
     k_type, v_type = kv_types(kv_type)
-    head_bytes = {g.name: n_bytes(k_type, [g.head_dim]) + n_bytes(v_type, [g.head_dim_v]) for g in spec.groups}
-    page_bytes = {g.name: PAGE_SIZE * g.n_head_kv * head_bytes[g.name] * len(g.layers) for g in spec.groups}
+    page_bytes = {}
+    for g in spec.groups:
+        head_bytes = n_bytes(g.kept or k_type, [g.head_dim]) + n_bytes(g.kept or v_type, [g.head_dim_v])
+        page_bytes[g.name] = page_size // g.ratio * g.n_head_kv * head_bytes * len(g.layers)
     wanted = n_ctx or spec.n_ctx
     n_weights = weights.n_bytes()
     free = device.free_bytes()
     budget = cache_bytes or int(max(0, free - n_weights) * SHARE_OF_FREE)
     # Enough for four conversations of full length, or for what there is.
-    n_full = 4 * _pages(wanted)
-    n_window = {g.name: min(n_full, N_WINDOWS * _window_pages(g, n_batch)) for g in spec.groups if g.window}
+    n_full = 4 * _pages(wanted, page_size)
+    n_window = {g.name: min(n_full, N_WINDOWS * _window_pages(g, n_batch, page_size)) for g in spec.groups if g.window}
     near_bytes = sum(n * page_bytes[name] for name, n in n_window.items())
     budget -= near_bytes
     full = [g for g in spec.groups if not g.window]
     per_page = sum(page_bytes[g.name] for g in full)
     if per_page:
         n_full = max(0, min(n_full, budget // per_page))
-    fits = min(wanted, (n_full - 1) * PAGE_SIZE)  # one page spare, for copies on write
+    fits = min(wanted, (n_full - 1) * page_size)  # one page spare, for copies on write
     least = min(wanted, n_ctx or MIN_CTX)
     if fits < least:
         facts = {"n_ctx": wanted}
         if not cache_bytes:  # else it is not free memory that is lacking
-            facts["lack_bytes"] = int((_pages(least) * per_page + near_bytes) / SHARE_OF_FREE) + n_weights - free
+            facts["lack_bytes"] = (
+                int((_pages(least, page_size) * per_page + near_bytes) / SHARE_OF_FREE) + n_weights - free
+            )
         raise ModelError(
             "no_memory",
-            f"{wanted} tokens of context need {_pages(wanted) * per_page >> 20} MiB of KV pages,"
+            f"{wanted} tokens of context need {_pages(wanted, page_size) * per_page >> 20} MiB of KV pages,"
             f" {max(0, budget) >> 20} MiB are free beside {n_weights >> 20} MiB of weights",
             "",
             **facts,
         )
-    groups = tuple(GroupSpec(g.name, n_window.get(g.name, n_full), g.window) for g in spec.groups)
+    groups = tuple(GroupSpec(g.name, n_window.get(g.name, n_full), g.window, g.ratio) for g in spec.groups)
     return fits, groups
 
 
@@ -184,13 +200,13 @@ def _tensor_bytes(file: File) -> int:
     return sum(t.n_bytes for t in file.tensors.values())
 
 
-def _pages(n_tokens: int) -> int:
-    return -(-n_tokens // PAGE_SIZE) + 1
+def _pages(n_tokens: int, page_size: int) -> int:
+    return -(-n_tokens // page_size) + 1
 
 
-def _window_pages(group: Group, n_batch: int) -> int:
+def _window_pages(group: Group, n_batch: int, page_size: int) -> int:
     """Pages that one sequence needs while a chunk passes through the window."""
-    return _pages(group.window + n_batch) + 1
+    return _pages(group.window + n_batch, page_size) + 1
 
 
 def _ledger(runner: Runner) -> dict[str, int]:

@@ -118,13 +118,10 @@ def chunk_of(runner: Runner, s: Sequence, position: int, n_rows: int, n_out: int
     n_pages = -(-end // runner.page_size)
     pages = range(n_pages)
     s.tables = [Table("i", [p % g.n_pages if p >= n_pages - g.n_pages else -1 for p in pages]) for g in runner.groups]
-    slots = tuple([_slot(table, c, runner.page_size) for c in range(position, end)] for table in s.tables)
+    groups = zip(runner.groups, s.tables, strict=True)
+    slots = tuple(group.slots(table, position, end, runner.page_size) for group, table in groups)
     stores = ((n_rows - 1, 0),) if runner.n_states else ()
     return Chunk(s, s.tokens[position:end], position, slots, n_out, position == 0, 0 if position else -1, stores)
-
-
-def _slot(table: Table[int], cell: int, page_size: int) -> int:
-    return table[cell // page_size] * page_size + cell % page_size
 
 
 def plan_of(chunk: Chunk) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from luced.engine.sequence import Sequence
+from luced.engine.sequence import Sequence, Table
 
 RUNNING, STOP, LENGTH = 0, 1, 2  # luce_finish
 BROKEN = 3  # of our own: the logits hold no finite number
@@ -18,6 +18,12 @@ class GroupSpec:
     name: str
     n_pages: int
     window: int = 0  # a row at position p sees cells at positions > p - window; 0: all
+    ratio: int = 1  # tokens that a cell stands for: it is there once the last of them is; divides the size of a page
+
+    def slots(self, table: Table[int], begin: int, end: int, page_size: int) -> list[int]:
+        """Where the cells are that the tokens begin to end - 1 complete."""
+        n = page_size // self.ratio
+        return [table[cell // n] * n + cell % n for cell in range(begin // self.ratio, end // self.ratio)]
 
 
 class Chunk(NamedTuple):
@@ -31,7 +37,7 @@ class Chunk(NamedTuple):
     sequence: Sequence
     tokens: list[int]
     position: int
-    slots: tuple[list[int], ...]  # for each group, the slot (page * page_size + offset) of each token's cell
+    slots: tuple[list[int], ...]  # for each group, where the cells are that its tokens complete: GroupSpec.slots
     n_out: int  # 1: its last row is the sequence's last known token, and the next one is drawn from it; else 0
     fresh: bool
     source: int = -1  # the slot of the recurrent state that its first row goes on from; -1: from zeros

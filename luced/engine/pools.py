@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from luced import ops
 from luced.device.values import Value, make_value
@@ -18,21 +18,30 @@ def caches(
     i: Inputs,
     page_size: int,
     kv_type: str,
-) -> dict[int, ops.Cache]:
-    """By attending layer; layers that share keys and values share a cache."""
-    found: dict[int, ops.Cache] = {}
+) -> dict[str, dict[int, ops.Cache]]:
+    """By group, in their order, and layer."""
+    found: dict[str, dict[int, ops.Cache]] = {group.name: {} for group in s.groups}
     k_type, v_type = kv_types(kv_type)
     for group, spec, g in zip(s.groups, specs, group_inputs, strict=True):
-        pages = ("k_pages", k_type, group.head_dim), ("v_pages", v_type, group.head_dim_v)
+        e = g.entries
+        entries = ops.Entries(e.ratio, e.seq, e.first, e.last) if e else None
+        sizes = page_size // group.ratio, group.n_head_kv, spec.n_pages
         for layer in group.layers:
-            k, v = (
-                make_value(f"blk.{layer}.{name}", "cache", kept, d, page_size, group.n_head_kv, spec.n_pages)
-                for name, kept, d in pages
-            )
-            found[layer] = ops.Cache(
-                k, v, g.cell_pos, g.page_table, g.slots, i.row_seq, i.positions, i.row_cell, group.window
+            name = f"{group.name}.blk.{layer}"
+            v = k = make_value(f"{name}.k_pages", "cache", group.kept or k_type, group.head_dim, *sizes)
+            if group.head_dim_v:
+                v = make_value(f"{name}.v_pages", "cache", group.kept or v_type, group.head_dim_v, *sizes)
+            found[group.name][layer] = ops.Cache(
+                k, v, g.cell_pos, g.page_table, g.slots, i.row_seq, i.positions, e.row_cell if e else i.row_cell,
+                group.window, entries,
             )  # fmt: skip
-    return {layer: found[lender] for layer, lender in s.lenders.items()} if s.lenders else found
+    return found
+
+
+def by_layer(s: Spec, found: Mapping[str, Mapping[int, ops.Cache]]) -> dict[int, ops.Cache]:
+    """The cache that each attending layer sees, of its first group; layers that share keys and values share a cache."""
+    first = {layer: cache for group in reversed(list(found.values())) for layer, cache in group.items()}
+    return {layer: first[lender] for layer, lender in s.lenders.items()} if s.lenders else first
 
 
 def states(s: Spec, state_inputs: StateInputs | None, i: Inputs, n_states: int) -> dict[int, ops.State]:

@@ -15,7 +15,7 @@ from luced.device.device import Device, Program
 from luced.device.values import Call
 from luced.engine import pools
 from luced.engine.arrays import Arrays
-from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, GroupInputs, Inputs, StateInputs
+from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, EntryInputs, GroupInputs, Inputs, StateInputs
 from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan
 from luced.engine.pooling import Pooler
 from luced.engine.sequence import Sequence
@@ -59,13 +59,17 @@ class Runner:
         self._held: list[Any] = []
         self._n_counted: dict[int, int] = {}  # by slot: generated tokens in its row of counts
         i = self.inputs = Inputs(self.n_batch, self.n_seqs, self.n_vocab)
-        self.group_inputs = [GroupInputs(g, self.page_size, self.n_ctx, self.n_seqs, i.rows) for g in groups]
+        self.entry_inputs = {r: EntryInputs(r, self.n_seqs, i.rows) for r in sorted({g.ratio for g in groups} - {1})}
+        self.group_inputs = [
+            GroupInputs(g, self.page_size, self.n_ctx, self.n_seqs, i.rows, self.entry_inputs.get(g.ratio))
+            for g in groups
+        ]
         self.state_inputs = StateInputs(self.n_seqs, i.rows) if spec.recurrent else None
         caches = pools.caches(spec, groups, self.group_inputs, i, self.page_size, self.kv_type)
         self.states = pools.states(spec, self.state_inputs, i, self.n_states)
 
         self.tape = Tape()
-        batch = Batch(i.tokens, i.positions, i.out_index, caches, self.states)
+        batch = Batch(i.tokens, i.positions, i.out_index, pools.by_layer(spec, caches), self.states, caches)
         x = module.build(self.tape, spec, weights, batch)
         self.n_body = len(self.tape.calls)
         self.capabilities, self.pooling = capabilities, spec.pooling
@@ -83,8 +87,8 @@ class Runner:
         self.copy_tapes = []
         for group, inputs in zip(spec.groups, self.group_inputs, strict=True):
             tape = Tape()
-            for layer in group.layers:
-                ops.kv_copy(tape, inputs.copies, caches[layer])
+            for cache in caches[group.name].values():
+                ops.kv_copy(tape, inputs.copies, cache)
             self.copy_tapes.append(tape)
 
     # ---- memory ----
@@ -199,7 +203,9 @@ class Runner:
         n, m = plan.n_rows, len(drawing)
         a.tokens[:n], a.positions[:n], a.row_cell[:n], a.row_seq[:n] = tokens, positions, positions, row_seq
         for g, all_slots in zip(a.groups, slots, strict=True):
-            g.slots[:n] = all_slots
+            g.slots[: len(all_slots)] = all_slots
+        for entries in a.entries:
+            entries.fill(plan.chunks, positions)
         if self.n_states:
             a.out_slots[:n] = out_slots
         a.n_rows[0], a.n_out[0] = n, plan.n_out

@@ -36,6 +36,8 @@ ARCHITECTURES = {
         Architecture("gemma2", "Gemma 2, 2B to 27B"),
         Architecture("gemma3", "Gemma 3 text, 270M to 27B"),
         Architecture("gemma4", "Gemma 4 text, E2B, E4B, 12B, 26B-A4B and 31B"),
+        Architecture("deepseek4", "DeepSeek-V4-Flash and -Pro"),
+        Architecture("laguna", "Laguna XS.2, XS-2.1, S-2.1 and M.1"),
     )
 }
 

@@ -39,6 +39,7 @@ class Batch:
     out_index: Value
     caches: Mapping[int, Cache]
     states: Mapping[int, State]
+    groups: Mapping[str, Mapping[int, Cache]]  # where a layer has several caches: by the name of the group
 
 
 def linear(t: Tape, block: Block, name: str, x: Value, add: Value | None = None) -> Value:
@@ -67,7 +68,9 @@ def moe(t: Tape, block: Block, routing: Routing, x: Value, activation: int, add:
     return experts(t, block, route(t, logits, routing, block.get("exp_probs_b.bias")), x, activation, add)
 
 
-def experts(t: Tape, block: Block, chosen: Chosen, x: Value, activation: int, add: Value | None = None) -> Value:
+def experts(
+    t: Tape, block: Block, chosen: Chosen, x: Value, activation: int, add: Value | None = None, limit: float = 0.0
+) -> Value:
     """The weighted sum of what the chosen experts make of x [E, n], plus add; files may have gate and up in one."""
     both = block.get("ffn_gate_up_exps.weight")
     if both:
@@ -77,9 +80,10 @@ def experts(t: Tape, block: Block, chosen: Chosen, x: Value, activation: int, ad
     else:
         gate, up = block["ffn_gate_exps.weight"], block["ffn_up_exps.weight"]
         scales = [block.get("ffn_gate_exps.scale"), block.get("ffn_up_exps.scale")]
-    h = glu(t, expert_matmul(t, gate, x, chosen, scales[0]), expert_matmul(t, up, x, chosen, scales[1]), activation)
+    g, u = expert_matmul(t, gate, x, chosen, scales[0]), expert_matmul(t, up, x, chosen, scales[1])
+    h = glu(t, g, u, activation, limit)
     h = expert_matmul(t, block["ffn_down_exps.weight"], h, chosen, block.get("ffn_down_exps.scale"))
-    return combine(t, h, chosen, add)
+    return combine(t, h, chosen.weights, add)
 
 
 def angles(t: Tape, b: Batch, rope: Rope, name: str, divisors: list[float] | None = None) -> Value:

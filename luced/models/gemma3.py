@@ -12,7 +12,7 @@ from luced.device.values import Value
 from luced.gguf.metadata import Metadata
 from luced.models.blocks import Batch, angles, gated, linear
 from luced.models.rope import Rope
-from luced.models.spec import Spec, read_spec
+from luced.models.spec import Spec, read_pattern, read_spec
 from luced.models.weights import Weights
 from luced.ops import GELU_TANH, ROPE_NEOX, add, attention, embed, rms_norm, rope
 from luced.tape import Tape
@@ -23,11 +23,7 @@ PERIOD = 6  # every sixth layer sees the whole context
 def spec(m: Metadata, n_vocab: int) -> Spec:
     s = read_spec(m, n_vocab)
     window = m.int("gemma3.attention.sliding_window", 0)
-    if "gemma3.attention.sliding_window_pattern" in m:
-        pattern = m["gemma3.attention.sliding_window_pattern"]
-        windowed = pattern if isinstance(pattern, list) else [i % pattern < pattern - 1 for i in range(s.n_layer)]
-    else:
-        windowed = [i % PERIOD < PERIOD - 1 for i in range(s.n_layer)]
+    windowed = read_pattern(m, "gemma3", s.n_layer, PERIOD)
     if s.n_layer == 62:  # the 27B model, whose scale no key tells
         s = replace(s, attention_scale=(s.n_embd / s.n_heads[0]) ** -0.5)
     s = replace(s, final_softcap=m.float("gemma3.final_logit_softcapping", 0.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from luced.errors import ModelError
 from luced.gguf.metadata import Metadata
@@ -23,7 +24,9 @@ class Group:
     layers: tuple[int, ...]
     n_head_kv: int
     head_dim: int  # of keys
-    head_dim_v: int
+    head_dim_v: int  # 0: the keys are the values too
+    ratio: int = 1  # tokens that a cell stands for
+    kept: str = ""  # the type of its cells, whatever is asked for; "": as asked
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,10 @@ class Spec:
     rope_window: Rope | None = None  # of the windowed layers, where it differs
     attention_softcap: float = 0.0
     final_softcap: float = 0.0
+    router_softcap: float = 0.0
     routing: Routing | None = None  # None: without experts
     lenders: Mapping[int, int] | None = None  # of each layer, the one whose keys and values it sees; None: its own
+    details: Any = None  # what only its own file reads
     pooling: str = "mean"  # of hidden states into an embedding, where the caller does not say
 
     def with_windows(self, window: int, windowed: list[bool]) -> Spec:
@@ -127,6 +132,15 @@ def read_spec(m: Metadata, n_vocab: int, routing: Routing | None = None) -> Spec
     m.ints(f"{arch}.feed_forward_length", n_layer, 0)  # the shapes of the weights say it
     # Layers of several shapes are for their architecture to part into groups.
     return spec.with_windows(0, [False] * n_layer) if len(set(n_heads_kv)) == 1 else spec
+
+
+def read_pattern(m: Metadata, arch: str, n_layer: int, period: int, full: int = -1) -> list[bool]:
+    """Which layers have a window: those that the file lists, or all but one of each period: the last, or `full`."""
+    pattern = m.get(f"{arch}.attention.sliding_window_pattern", period)
+    if isinstance(pattern, list):
+        return m.bools(f"{arch}.attention.sliding_window_pattern", n_layer)
+    pattern = m.int(f"{arch}.attention.sliding_window_pattern", period)
+    return [i % pattern != full % pattern for i in range(n_layer)]
 
 
 def _positive(m: Metadata, key: str, most: int = (1 << 31) - 1) -> int:

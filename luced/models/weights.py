@@ -70,7 +70,7 @@ class Weights:
     def _make(self, info: TensorInfo) -> Weight:
         storage = Storage(info.name, "weight", info.n_bytes, self.file.view(info))
         rows = Value(info.name, storage, info.type, info.dims, strides(info.type, info.dims))
-        n_bytes = self._packed_bytes(rows) if len(info.dims) == 2 else 0
+        n_bytes = self._packed_bytes(rows) if len(info.dims) == 2 and info.type != "I32" else 0
         if not n_bytes:
             return Weight(rows, rows)
         packed = Storage(info.name, "weight", n_bytes, packs=rows)

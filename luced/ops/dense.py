@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from luced.device.abi import Activation, RopeMode
+from dataclasses import replace
+
+from luced.device.abi import Activation, GateFunction, RopeMode
 from luced.device.values import Value
 from luced.ops.weight import Weight, check, for_weight
 from luced.tape import Tape
 
 SILU, GELU_TANH = Activation.SILU, Activation.GELU_TANH
+SIGMOID, SOFTPLUS = GateFunction.SIGMOID, GateFunction.SOFTPLUS
 ROPE_NORM, ROPE_NEOX = RopeMode.NORM, RopeMode.NEOX
 
 
@@ -15,6 +18,14 @@ def embed(t: Tape, weight: Weight, ids: Value, scale: float = 1.0) -> Value:
     """[E, n]: the rows of the embedding table for ids [n], times scale."""
     out = t.claim("embed", "F32", weight.ne[0], ids.ne[0], rows=ids.rows)
     t.append("embed", ids.rows, ["out"], weight=weight.rows, ids=ids, out=out, scale=scale)
+    return out
+
+
+def embed_streams(t: Tape, weight: Weight, ids: Value, n: int) -> Value:
+    """[E, n, n_rows]: the rows of the embedding table for ids [n_rows], n times."""
+    out = t.claim("embed", "F32", weight.ne[0], n, ids.ne[0], rows=ids.rows)
+    for i in range(n):
+        t.append("embed", ids.rows, ["out"], weight=weight.rows, ids=ids, out=out.head(i), scale=1.0)
     return out
 
 
@@ -69,20 +80,20 @@ def scale(t: Tape, x: Value, factor: float) -> Value:
     return out
 
 
-def glu(t: Tape, gate: Value, up: Value, activation: int) -> Value:
-    """[F, n]: activation(gate) * up."""
+def glu(t: Tape, gate: Value, up: Value, activation: int, limit: float = 0.0) -> Value:
+    """[F, n]: activation(gate) * up; with a limit, of min(gate, limit) and of up within it."""
     check(gate.ne == up.ne, "glu", gate, up)
     out = t.claim(f"{gate.name}.glu", "F32", *gate.ne, rows=gate.rows)
-    t.append("glu", gate.rows, ["out"], gate=gate, up=up, out=out, activation=int(activation))
+    t.append("glu", gate.rows, ["out"], gate=gate, up=up, out=out, activation=int(activation), limit=limit)
     return out
 
 
-def gate(t: Tape, x: Value, gate: Value) -> Value:
-    """Same shape as x [D, n] or [D, H, n]: x * sigmoid(gate), of which there is one for each value or each D values."""
+def gate(t: Tape, x: Value, gate: Value, function: int = SIGMOID) -> Value:
+    """Same shape as x [D, n] or [D, H, n]: x * function(gate), one gate for each value or for each D values."""
     out = t.claim(f"{x.name}.gate", "F32", *x.ne, rows=x.rows)
     a, g, b = (v if len(v.ne) == 3 else v.split(v.ne[0]) for v in (x, gate, out))
     check(g.ne[1:] == a.ne[1:] and g.ne[0] in (1, a.ne[0]), "gate", x, gate)
-    t.append("gate", x.rows, ["out"], x=a, gate=g, out=b)
+    t.append("gate", x.rows, ["out"], x=a, gate=g, out=b, function=int(function))
     return out
 
 
@@ -109,6 +120,14 @@ def rope(t: Tape, x: Value, angles: Value, mode: int) -> Value:
     out = t.claim(f"{x.name}.rope", "F32", *x.ne, rows=x.rows)
     t.append("rope", x.rows, ["out"], x=x, angles=angles, out=out, mode=int(mode))
     return out
+
+
+def rope_tail(t: Tape, x: Value, angles: Value, mode: int) -> Value:
+    """x [D, H, n] itself, of whose heads the last n_rot values are rotated from now on."""
+    check(len(x.ne) == 3 and angles.ne[0] <= x.ne[0], "rope", x, angles)
+    tail = replace(x.part(x.ne[0] - angles.ne[0], angles.ne[0]), name=f"{x.name}.rope")
+    t.append("rope", x.rows, ["out"], x=tail, angles=angles, out=tail, mode=int(mode))
+    return replace(x, name=tail.name)
 
 
 def rows_of(t: Tape, x: Value, index: Value) -> Value:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, replace
 
 from luced.device.abi import Gating
-from luced.device.values import Value
+from luced.device.values import Value, make_value
 from luced.ops.weight import Weight, check, for_weight
 from luced.tape import Tape
 
@@ -65,26 +66,38 @@ def expert_matmul(t: Tape, weight: Weight, x: Value, chosen: Chosen, scale: Weig
 
     x is [K, n], the same for all experts of a row, or [K * k, n].
     """
-    k, factors = chosen.ids.ne[0], scale.rows if scale else None
-    check(
-        weight.ne[2:] == (chosen.n_expert,) and x.ne[0] in (weight.ne[0], weight.ne[0] * k),
-        "expert_matmul",
-        weight.rows,
-        x,
-    )
+    factors = scale.rows if scale else None
+    check(weight.ne[2:] == (chosen.n_expert,), "expert_matmul", weight.rows, x)
     check(factors is None or factors.ne == (chosen.n_expert,), "expert_matmul", weight.rows, factors)
+    return _expert_matmul(t, weight, x, chosen.ids, factors)
+
+
+def grouped_matmul(t: Tape, weight: Weight, x: Value, n: int) -> Value:
+    """[N, n_rows]: each of n groups of x [K * n, n_rows] through rows of its own of weight [K, N], as experts that
+    every row chooses."""
+    r = weight.rows
+    check(r.ne[1] % n == 0 and x.ne[0] == n * r.ne[0], "grouped_matmul", r, x)
+    stack = replace(r, ne=(r.ne[0], r.ne[1] // n, n), nb=(*r.nb[:2], r.nb[1] * (r.ne[1] // n)))
+    every = make_value("groups", "constant", "I32", n, data=array("i", range(n)).tobytes())
+    ids = replace(every, ne=(n, x.ne[1]), nb=(4, 0))  # the same for each row
+    return _expert_matmul(t, Weight(stack, stack), x, ids, None)
+
+
+def _expert_matmul(t: Tape, weight: Weight, x: Value, ids: Value, factors: Value | None) -> Value:
+    k = ids.ne[0]
+    check(x.ne[0] in (weight.ne[0], weight.ne[0] * k), "expert_matmul", weight.rows, x)
     out = t.claim(weight.name, "F32", weight.ne[1] * k, x.ne[1], rows=x.rows)
     x = for_weight(t, weight, x)
     t.append(
         "expert_matmul", out.rows, ["out"],
-        weight=weight.rows, x=x, ids=chosen.ids, scale=factors, out=out, workspace=None,
+        weight=weight.rows, x=x, ids=ids, scale=factors, out=out, workspace=None,
     )  # fmt: skip
     return out
 
 
-def combine(t: Tape, x: Value, chosen: Chosen, add: Value | None = None) -> Value:
-    """[D, n]: the sum of the k outputs of each row, x [D * k, n], times their weights; plus add [D, n]."""
-    weights, k = chosen.weights, chosen.weights.ne[0]
+def combine(t: Tape, x: Value, weights: Value, add: Value | None = None) -> Value:
+    """[D, n]: the sum of the k parts of each row, x [D * k, n], times weights [k, n]; plus add [D, n]."""
+    k = weights.ne[0]
     out = t.claim(f"{x.name}.sum", "F32", x.ne[0] // k, x.ne[1], rows=x.rows)
     check(x.ne[0] % k == 0 and (add is None or add.ne == out.ne), "combine", x, weights, add)
     t.append("combine", x.rows, ["out"], x=x, weights=weights, add=add, out=out)

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from luced.device.abi import OPS
-from luced.oracle import cache, dense, experts, sampling, state
+from luced.oracle import cache, compressed, dense, experts, hyper, sampling, state
 from luced.oracle.blocks import view
 
 ORACLE: dict[str, Callable[[Any], int]] = {
-    op: vars(module)[op] for module in (dense, experts, cache, state, sampling) for op in OPS if op in vars(module)
+    op: vars(module)[op]
+    for module in (dense, experts, hyper, cache, compressed, state, sampling)
+    for op in OPS
+    if op in vars(module)
 }
 
 __all__ = ["ORACLE", "view"]

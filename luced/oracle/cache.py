@@ -44,6 +44,8 @@ def attention(a: Any) -> int:
     fault = NONE
     for i in range(a.n_rows):
         a.out[i] = 0
+        if a.lse is not None:
+            a.lse[i] = -np.inf if a.sinks is None else a.sinks
         if not 0 <= a.row_seq[i] < len(a.page_table):
             fault = fault or ROW
             continue
@@ -60,6 +62,8 @@ def attention(a: Any) -> int:
         weight = np.exp(logits - top[:, None])
         total = weight.sum(-1) + (0 if a.sinks is None else np.exp(a.sinks - top))
         a.out[i] = np.einsum("hc,chd->hd", weight, v) / total[:, None]
+        if a.lse is not None:
+            a.lse[i] = top + np.log(total)
     return fault
 
 
@@ -74,6 +78,8 @@ def _seen(a: Any, i: int) -> tuple[Array, Array, bool]:
             ancestors.append(int(a.row_cell[row]))
             row = int(a.parents[row])
         c = np.union1d(np.arange(a.seq_past[a.row_seq[i]]), ancestors)
+    if a.cells is not None:
+        c = np.intersect1d(c, a.cells[i])
     table = a.page_table[a.row_seq[i]]
     beyond = c >= len(table) * page_size
     c = c[~beyond]

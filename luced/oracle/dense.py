@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from luced.device.abi import GateFunction
 from luced.oracle.blocks import Array, quantize32, values
 from luced.oracle.fault import NONE, ROW, TOKEN
 
@@ -69,17 +70,20 @@ def scale(a: Any) -> int:
 
 
 def glu(a: Any) -> int:
-    g = _wide(a.gate[: a.n_rows])
+    g, up = _wide(a.gate[: a.n_rows]), a.up[: a.n_rows]
+    if a.limit:
+        g, up = np.minimum(g, a.limit), np.clip(up, -a.limit, a.limit)
     with np.errstate(over="ignore"):
         silu = g / (1 + np.exp(-g))
     gelu = 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
-    a.out[: a.n_rows] = (gelu if a.activation else silu) * a.up[: a.n_rows]
+    a.out[: a.n_rows] = (gelu if a.activation else silu) * up
     return NONE
 
 
 def gate(a: Any) -> int:
+    x, g = _wide(a.x[: a.n_rows]), _wide(a.gate[: a.n_rows])
     with np.errstate(over="ignore"):
-        a.out[: a.n_rows] = _wide(a.x[: a.n_rows]) / (1 + np.exp(-_wide(a.gate[: a.n_rows])))
+        a.out[: a.n_rows] = x * np.logaddexp(0, g) if a.function == GateFunction.SOFTPLUS else x / (1 + np.exp(-g))
     return NONE
 
 

@@ -76,6 +76,24 @@ GEMMA4_E: dict[str, Any] = {"hidden_size_per_layer_input": 8, "num_kv_shared_lay
     "use_double_wide_mlp": True,
     "sliding_window": 40,
 }
+YARN: dict[str, Any] = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 8.0, "partial_rotary_factor": 0.5} | {
+    "original_max_position_embeddings": 64,
+}
+LAGUNA: dict[str, Any] = {"num_hidden_layers": 5, "num_attention_heads_per_layer": [4, 6, 6, 6, 4], "head_dim": 16} | {
+    "hidden_size": 24,
+    "intermediate_size": 32,
+    "sliding_window": 24,
+    "layer_types": ["full_attention"] + ["sliding_attention"] * 3 + ["full_attention"],
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 8,
+    "shared_expert_intermediate_size": 12,
+    "moe_routed_scaling_factor": 2.5,
+    "rope_parameters": {
+        "full_attention": YARN,
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0},
+    },
+}
 
 
 HYBRID: dict[str, Any] = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 5, "head_dim": 16} | {
@@ -95,6 +113,27 @@ HYBRID_MOE: dict[str, Any] = (
         "shared_expert_intermediate_size": 20,
     }
 )
+DEEPSEEK4: dict[str, Any] = {"hidden_size": 24, "num_hidden_layers": 4, "head_dim": 20, "qk_rope_head_dim": 8} | {
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 512,
+    "q_lora_rank": 16,
+    "o_groups": 2,
+    "o_lora_rank": 10,
+    "compress_ratios": [4, 128, 0, 4],
+    "num_hash_layers": 2,
+    "sliding_window": 24,
+    "index_n_heads": 16,  # of fewer, too many scores are 0, and the choice among equals is nobody's
+    "index_head_dim": 12,
+    "index_topk": 20,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 8,
+    "intermediate_size": 8,
+    "swiglu_limit": 2.0,
+    "rope_theta": 100.0,
+    "compress_rope_theta": 1000.0,
+    "rope_parameters": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64},
+}
 
 
 @dataclass(frozen=True)
@@ -106,6 +145,8 @@ class Case:
     dtype: str = "F32"  # of the matrices
     tolerance: float = 1e-5
     gain: float = 2.0  # of the matrices: sharp attention, so that a wrong angle or mask shows
+    n_tokens: int = N_TOKENS
+    peer: bool = True  # llama.cpp, where it has the architecture, computes the same
     n_mtp: int = 0  # blocks of multi-token prediction, which no step runs
 
 
@@ -149,12 +190,31 @@ CASES = {
     "gemma4": Case("gemma4", GEMMA4, tolerance=2e-4),
     "gemma4_moe": Case("gemma4", GEMMA4 | GEMMA4_MOE, tolerance=2e-4),
     "gemma4_e": Case("gemma4", GEMMA4 | GEMMA4_E, tolerance=2e-4),
+    # Both readings of YaRN: the file names a magnitude and the turns, which llama.cpp does not read, or not.
+    "laguna": Case("laguna", LAGUNA, tolerance=3e-5, peer=False),
+    "laguna_elements": Case(
+        "laguna",
+        LAGUNA
+        | {"num_hidden_layers": 4, "num_attention_heads_per_layer": [6, 4, 4, 6], "gating": "per-element"}
+        | {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 40}
+        | {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"], "moe_router_logit_softcapping": 2.0}
+        | {
+            "rope_parameters": {
+                "full_attention": YARN | {"attention_factor": 1.0, "beta_fast": 8.0, "beta_slow": 2.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+            }
+        },
+        tolerance=3e-5,
+        peer=False,
+    ),
+    # llama.cpp has no indexer of so few values.
+    "deepseek4": Case("deepseek4", DEEPSEEK4, tolerance=3e-5, n_tokens=300, peer=False),
 }
 
 
 def tokens(case: Case) -> list[int]:
     random = np.random.default_rng(7)
-    return [int(i) for i in random.integers(0, case.config.get("vocab_size", N_VOCAB), N_TOKENS)]
+    return [int(i) for i in random.integers(0, case.config.get("vocab_size", N_VOCAB), case.n_tokens)]
 
 
 def make(case: Case) -> Any:
@@ -173,15 +233,23 @@ def make(case: Case) -> Any:
         "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
         "qwen3moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
         "gemma4": (transformers.Gemma4TextConfig, transformers.Gemma4ForCausalLM),
+        "laguna": (transformers.LagunaConfig, transformers.LagunaForCausalLM),
+        "deepseek4": (transformers.DeepseekV4Config, transformers.DeepseekV4ForCausalLM),
     }[case.architecture]
     config = config_class(**(COMMON | case.config), attn_implementation="eager")
     model = model_class(config).eval()
     random = np.random.default_rng(1)
     with torch.no_grad():
-        scalars = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("layer_scalar")]
+        buffers = dict(model.named_buffers())
+        scalars = [
+            (name, b) for name, b in buffers.items() if name.endswith(("layer_scalar", "e_score_correction_bias"))
+        ]
         for name, weight in [*model.named_parameters(), *scalars]:
             value = _random(random, name, tuple(weight.shape), case)
             weight.copy_(torch.from_numpy(value))
+        for table in [b for name, b in buffers.items() if name.endswith("tid2eid")]:
+            choices = random.random((table.shape[0], config.n_routed_experts)).argsort(1)
+            table.copy_(torch.from_numpy(choices[:, : table.shape[1]]))
     return model
 
 

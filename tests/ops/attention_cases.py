@@ -33,6 +33,8 @@ class Shape:
     hole: bool = False  # the second page of each sequence is gone
     gap: int = 0  # logical positions jump by this much in the middle
     tree: bool = False  # the rows of this step are a draft tree
+    chosen: int = 0  # each row looks at so many cells at most, of the past or its own
+    lse: bool = False
     spare_rows: int = 0  # beyond n_rows
 
     def __call__(self, random: np.random.Generator) -> Args:
@@ -41,9 +43,18 @@ class Shape:
         heads = normal(random, n, self.heads, self.d, scale=self.spread)
         args |= {"q": strided(heads), "out": unwritten(n, self.heads, self.dv), "scale": self.d**-0.5}
         args |= {"softcap": self.softcap, "window": self.window, "n_rows": n - self.spare_rows}
+        if self.lse:
+            args["lse"] = unwritten(n, self.heads)
+        if self.chosen:
+            args["cells"] = np.stack([self._choice(random, int(cell)) for cell in args["row_cell"]])
         if self.sinks:
             args["sinks"] = normal(random, self.heads, scale=self.spread)
         return args
+
+    def _choice(self, random: np.random.Generator, cell: int) -> Array:
+        """Ascending, then -1; also some that the row must not see."""
+        some = np.sort(random.permutation(cell + 3)[: self.chosen - 1])
+        return np.append(some, np.full(self.chosen - len(some), -1)).astype(np.int32)
 
     def _cache(self, random: np.random.Generator) -> Args:
         """Pages in any order, full of NaN where there is no cell, and the rows that look at them."""
@@ -120,6 +131,15 @@ _SHAPES: dict[str, Shape] = {
     "gap": Shape(((100, 9),), gap=1000),
     "softcap": Shape(((50, 9),), softcap=20.0, spread=15),
     "sinks": Shape(((50, 9),), sinks=True),
+    "lse": Shape(((50, 9), (0, 3)), lse=True),
+    "lse-of-nothing": Shape(((100, 9),), lse=True, chosen=1),
+    "lse-and-sinks": Shape(((50, 9),), lse=True, sinks=True, heads=6, kv_heads=1),
+    "lse-of-sinks": Shape(((50, 9),), lse=True, sinks=True, chosen=1),
+    "lse-decode": Shape(((300, 1),), lse=True, sinks=True, heads=2, kv_heads=1),
+    "chosen": Shape(((100, 9), (3, 4), (0, 1)), chosen=7, lse=True),
+    "chosen-page-of-1": Shape(((60, 9),), chosen=20, page_size=1, kv_heads=1),
+    "chosen-decode": Shape(((300, 1),), chosen=40, heads=8, kv_heads=1, page_size=32),
+    "chosen-in-tree": Shape(((100, 13),), chosen=60, tree=True),
     "peaked": Shape(((200, 9),), spread=60),
     "draft-tree": Shape(((100, 21),), tree=True),
     "draft-trees": Shape(((100, 13), (7, 8), (0, 5)), tree=True),

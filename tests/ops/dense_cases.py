@@ -145,6 +145,8 @@ POINTWISE = [
     Case("glu", "silu-onto-gate", _pair("gate", "up", 3, 1100, place="gate", activation=0), _SILU_BOUND),
     Case("glu", "silu-some-rows", _pair("gate", "up", 4, 70, activation=0, n_rows=3), _SILU_BOUND),
     Case("glu", "silu-far", _far(0), Bound(relative=120 * EPS, absolute=1e-30)),
+    Case("glu", "silu-limit", _pair("gate", "up", 5, 37, scale=4, activation=0, limit=1.5), _SILU_BOUND),
+    Case("glu", "gelu-limit", _pair("gate", "up", 5, 37, scale=3, activation=1, limit=1.5), _GELU_BOUND),
     Case("glu", "gelu-odd", _pair("gate", "up", 5, 37, scale=3, activation=1), _GELU_BOUND),
     Case("glu", "gelu-onto-up", _pair("gate", "up", 3, 1100, place="up", activation=1), _GELU_BOUND),
     Case("glu", "gelu-far", _far(1), Bound(relative=120 * EPS, absolute=1e-30)),
@@ -261,6 +263,16 @@ GATHER = [
 _GATED_BOUND = Bound(relative=_EXP_ULP + 180 * EPS)
 _GATE_BOUND = Bound(relative=_EXP_ULP + 60 * EPS)
 
+# exp, an addition and a division; a polynomial of nine terms; two multiplications.
+_SOFTPLUS_BOUND = Bound(relative=_EXP_ULP + 20 * EPS)
+
+
+def _far_gate(random: np.random.Generator) -> Args:
+    """Where e^x vanishes or is all there is."""
+    gate = np.array([[[-80, -30, -1, -1e-6, 0, 1e-6, 0.5, 20, 21, 88, 100, 1e4]]], np.float32)
+    return {"x": normal(random, *gate.shape), "gate": gate, "out": unwritten(*gate.shape), "function": 1}
+
+
 GATED = [
     Case("gated_norm", "odd", _gated(5, 3, 37), _GATED_BOUND),
     Case("gated_norm", "onto-x", _gated(4, 2, 64, place="x"), _GATED_BOUND),
@@ -270,6 +282,9 @@ GATED = [
     Case("gate", "onto-x", _gated(4, 2, 64, place="x", weight=False), _GATE_BOUND),
     Case("gate", "onto-gate", _gated(4, 1, 130, place="gate", n_rows=3, weight=False), _GATE_BOUND),
     Case("gate", "one-for-a-head", _gated(5, 3, 37, one=True, weight=False), _GATE_BOUND),
+    Case("gate", "softplus", _gated(5, 3, 37, weight=False, function=1), _SOFTPLUS_BOUND),
+    Case("gate", "softplus-one-for-a-head", _gated(5, 3, 37, one=True, weight=False, function=1), _SOFTPLUS_BOUND),
+    Case("gate", "softplus-far", _far_gate, _SOFTPLUS_BOUND),
     Case("gate", "heads-512-rows", _gated(512, 8, 256, weight=False), _GATE_BOUND, is_timed=True),
 ]
 

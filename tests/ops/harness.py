@@ -29,6 +29,8 @@ Args = dict[str, Any]
 OUTPUTS = {
     "kv_write": "k_pages v_pages cell_pos",
     "kv_copy": "k_pages v_pages cell_pos",
+    "attention": "out lse",
+    "select": "cells",
     "conv": "state out",
     "conv_commit": "state",
     "delta": "state update out",
@@ -50,7 +52,12 @@ ROWS = {
     "rope": "x angles out",
     "kv_write": "k v slots positions",
     "kv_copy": "copies",
-    "attention": "q row_seq row_pos row_cell out",
+    "attention": "q row_seq row_pos row_cell cells lse out",
+    "merge": "a b a_lse b_lse out",
+    "compress": "entry_seq last out",
+    "select": "q weights row_seq row_cell cells",
+    "hyper_weights": "logits out",
+    "hyper_mix": "x y weights out",
     "conv": "x row_seq out_slots parents out",
     "conv_commit": "x row_seq out_slots parents",
     "delta": "q k v alpha beta row_seq out_slots parents update out",
@@ -213,7 +220,7 @@ def kernel_args(op: str, args: Args) -> tuple[ctypes.Structure, list[Any]]:
             if value is not None:
                 keep.append(ctypes.c_int32(value))
                 struct.n_rows = ctypes.addressof(keep[-1])
-        else:
+        elif value is not None:  # else 0
             setattr(struct, name, value)
     return struct, keep
 

@@ -39,8 +39,8 @@ capabilities.
 ## What is tested against what
 
 Each case is a tiny model with random weights, made by HF transformers and written as llama.cpp's converter writes it,
-of {n_tokens} tokens. The figure is the largest difference of any logit, over the largest logit of HF. Where the weights
-are quantised, ours meet int8 activations and HF's do not. Models in F32 are also read by llama.cpp, where
+of {n_tokens} tokens or more. The figure is the largest difference of any logit, over the largest logit of HF. Where
+the weights are quantised, ours meet int8 activations and HF's do not. Models in F32 are also read by llama.cpp, where
 it reads such, and its probabilities must be HF's. Chunks, threads and company change no bit of any of them.
 
 {cases}
