@@ -50,7 +50,19 @@ def test_live(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
 @pytest.mark.parametrize(
-    "name", ["llama", "llama_f16", "llama_q4_1", "gemma3", "qwen35", "qwen3next", "qwen3moe", "qwen3moe_q8_0"]
+    "name",
+    [
+        "llama",
+        "llama_f16",
+        "llama_q4_1",
+        "gemma3",
+        "qwen35",
+        "qwen3next",
+        "qwen3moe",
+        "qwen3moe_q8_0",
+        "laguna",
+        "deepseek4",
+    ],
 )
 def test_every_instruction_set(name: str, isa: str) -> None:
     path, ids, expected = golden(name)
@@ -80,6 +92,9 @@ def test_every_instruction_set(name: str, isa: str) -> None:
         "qwen3moe_q8_0",
         "gemma4_moe",
         "gemma4_e",
+        "laguna",
+        "laguna_elements",
+        "deepseek4",
     ],
 )
 def test_chunks_and_threads_change_no_bit(name: str) -> None:
