@@ -24,11 +24,13 @@ from luced.errors import ModelError
 SYSTEM_FILE = Path("/etc/luce/luced.toml")
 SYSTEM_MODELS = Path("/var/lib/luce/models")
 FIRST_INHERITED_FD = 3  # SD_LISTEN_FDS_START of systemd
+DEVICES = ("auto", "cpu", "cuda", "cuda:N")
 ISAS = ("auto", "baseline", "avx2", "avx512")
 DEFAULT, COMMAND_LINE = "default", "command line"
 
 MAX_CTX = 1 << 24
 N_CTX = Field("n_ctx", "int", "Tokens of context of each model. 0: what it was trained for.", 0, 0, MAX_CTX)
+DEVICE = Field("device", "str", "Where to compute. auto: the fastest that works.", "auto", choices=DEVICES)
 _KEPT = 'How long a model stays in memory after its last request, like "10m". Negative: for ever. 0: not at all.'
 KEEP_ALIVE = Field("keep_alive", "duration", _KEPT, "5m")
 
@@ -37,7 +39,7 @@ SETTINGS = (
     Field("model_dirs", "list[str]", "Folders of GGUF files, searched before the usual ones.", []),
     Field("pull_dir", "str", "Where `luced pull` puts models, and `luced rm` takes them from.", ""),
     Field("default_model", "str", "The model that answers where the client names none.", "smollm2-135m-instruct"),
-    Field("device", "str", "Where to compute.", "cpu", choices=("cpu",)),
+    DEVICE,
     Field("isa", "str", "Instruction set of the CPU kernels. auto: the best.", "auto", choices=ISAS),
     Field("n_threads", "int", "CPU threads. 0: one for each core.", 0, 0, 1024),
     N_CTX,
@@ -73,7 +75,7 @@ class Config:
     usual_dirs: tuple[Path, ...] = ()  # searched after model_dirs
     state_dir: Path = SYSTEM_MODELS.parent
     default_model: str = "smollm2-135m-instruct"
-    device: str = "cpu"
+    device: str = "auto"
     isa: str = "auto"
     n_threads: int = 0
     n_ctx: int = 0

@@ -119,10 +119,11 @@ class Stop:
 @dataclass(frozen=True)
 class Ready:
     pid: int
-    device: str  # "cpu"
+    device: str  # "cpu", "cuda:0"
     device_name: str
     isa: str
     n_threads: int
+    passed_over: list[str] = field(default_factory=list)  # devices that `auto` would rather have had, and why not
 
 
 @dataclass(frozen=True)

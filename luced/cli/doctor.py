@@ -93,6 +93,24 @@ def _kernels() -> Finding:
         device.close()
 
 
+def _device() -> Finding:
+    from luced.device import nvidia
+    from luced.device.choose import choose
+
+    asked = load_config().device
+    device, passed_over = choose(asked)
+    try:
+        summary = f"{asked}: {device.name}, {device.device_name}, {device.free_bytes() / 2**30:.1f} GiB are free"
+    finally:
+        device.close()
+    if not passed_over:
+        return Finding(OK, summary)
+    summary += f"; not on {'; '.join(passed_over)}"
+    if not nvidia.is_here():
+        return Finding(OK, summary)
+    return Finding(WARNING, summary, 'put that right and restart luced, or say device = "cpu" in luced.toml')
+
+
 def _memory() -> Finding:
     from luced.device.cpu import Cpu
 
@@ -218,6 +236,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "python": _python,
     "settings": _settings,
     "kernels": _kernels,
+    "device": _device,
     "memory": _memory,
     "socket": _socket,
     "models": _models,

@@ -14,7 +14,9 @@ from luced.cli.options import (
     device_option,
     find,
     isa_option,
+    load_config,
     model_dirs_option,
+    tell_device,
     threads_option,
 )
 from luced.cli.table import print_table
@@ -26,6 +28,7 @@ from luced.cli.table import print_table
 @click.option("-n", "n_generate", metavar="N,N", default="128", show_default=True, help="Numbers of tokens to write.")
 @click.option("-r", "n_runs", type=click.IntRange(1), default=3, show_default=True, help="Times that each is measured.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each measurement and line.")
+@device_option
 @threads_option
 @isa_option
 @model_dirs_option
@@ -35,6 +38,7 @@ def bench(
     n_generate: str,
     n_runs: int,
     as_json: bool,
+    device: str | None,
     threads: int | None,
     isa: str | None,
     model_dirs: tuple[Path, ...],
@@ -52,8 +56,10 @@ def bench(
         n_prompt=prompts,
         n_generate=generated,
         n_runs=n_runs,
+        device=load_config(device=device).device,
         n_threads=threads or 0,
         isa=isa or "auto",
+        tell=tell_device,
     )
     if as_json:
         for m in measures:
@@ -91,7 +97,15 @@ def logits(
 
     from luced.engine import offline
 
-    values = offline.logits(entry.path, ids, kv_type=kv, n_threads=threads or 0, isa=isa or "auto")
+    values = offline.logits(
+        entry.path,
+        ids,
+        kv_type=kv,
+        device=load_config(device=device).device,
+        n_threads=threads or 0,
+        isa=isa or "auto",
+        tell=tell_device,
+    )
     with out.open("wb") as file:
         numpy.save(file, values)
 

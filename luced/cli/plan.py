@@ -13,6 +13,7 @@ from luced.cli.exits import EXIT_STATUS, fail
 from luced.cli.options import (
     catalogue_of,
     complete_model,
+    device_option,
     isa_option,
     load_config,
     model_dirs_option,
@@ -27,6 +28,7 @@ MIB = 1 << 20
 @click.option("--ctx", type=click.IntRange(1), help="Tokens of context. Default: as trained, or what fits.")
 @click.option("--batch", type=click.IntRange(1), help="Most tokens of a step. Default: 512.")
 @kv_option(None, "f16")
+@device_option
 @isa_option
 @model_dirs_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
@@ -35,6 +37,7 @@ def plan(
     ctx: int | None,
     batch: int | None,
     kv: str | None,
+    device: str | None,
     isa: str | None,
     model_dirs: tuple[Path, ...],
     as_json: bool,
@@ -43,7 +46,7 @@ def plan(
 
     Exit 78: it does not fit. What the daemon holds counts as taken: of a model that is loaded, this plans a second one.
     """
-    settings = load_config(model_dirs, n_ctx=ctx, n_batch=batch, kv_type=kv, isa=isa)
+    settings = load_config(model_dirs, n_ctx=ctx, n_batch=batch, kv_type=kv, device=device, isa=isa)
     entry = catalogue_of(settings).find(model)
     own = settings.of_model(entry.names)
     n_ctx = ctx or own.get("n_ctx", settings.n_ctx)
@@ -51,6 +54,7 @@ def plan(
 
     found = ledger.plan(
         entry.path,
+        device=settings.device,
         isa=settings.isa,
         n_threads=settings.n_threads,
         n_ctx=n_ctx,
@@ -64,7 +68,7 @@ def plan(
         click.echo(json.dumps({"model": entry.name, **asdict(found), "n_bytes": found.n_bytes, "fits": fits}))
     else:
         rows = [[owner.name, _mib(owner.n_bytes), owner.why] for owner in found.owners]
-        rows += [["all", _mib(found.n_bytes), ""], ["free", _mib(found.free_bytes), "what the kernel can give"]]
+        rows += [["all", _mib(found.n_bytes), ""], ["free", _mib(found.free_bytes), f"of {found.device_name}"]]
         print_table(["owner", "MiB", "why"], rows)
         if found.n_ctx == found.n_ctx_trained:
             why = "what the model was trained for"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,9 +61,10 @@ class Cpu:
         self._memories.add(memory)
         return memory
 
-    def bind(self, storage: Storage) -> None:
+    def bind(self, storage: Storage) -> Iterator[int]:
         """Reads a weight where the file is mapped."""
         storage.pointer = _address(np.frombuffer(storage.data, np.uint8))
+        yield storage.n_bytes
 
     def view(self, value: Value) -> Array:
         """The value as an array, in place, shape in reverse ggml order; the bytes, where numpy lacks the type."""

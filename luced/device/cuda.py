@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from luced.device import nvidia
 from luced.device.arguments import tensor, workspace_bytes
 from luced.device.cuda_program import Mirror, Program
 from luced.device.cuda_runtime import DeviceMemory, HostMemory, Runtime
 from luced.device.device import array
-from luced.device.library import CUDA_LIBRARY, Context
+from luced.device.library import CUDA_LIBRARY, Context, check_built
 from luced.device.values import Call, Storage, Value, aligned
 
 Array = npt.NDArray[Any]
@@ -28,14 +29,16 @@ STAGING_BYTES = 8 << 20  # of each of two pinned buffers through which weights g
 class Cuda:
     """Allocates, packs, compiles and runs. Everything it gave is freed when nobody holds it."""
 
-    name = "cuda"
     n_threads = 1
 
     def __init__(self, index: int = 0, generation: int = 0) -> None:
         """index: among the devices that the driver shows. generation: of an older chip, whose ways are then used.
 
-        ModelError: no cuda-python, no kernels, no driver, no such device.
+        ModelError: no driver, no kernels, no cuda-python, no such device; or it cannot be used.
         """
+        nvidia.check_driver()
+        check_built(CUDA_LIBRARY)
+        self.name = f"cuda:{index}"
         self.runtime = Runtime(index)
         self.context = Context(generation, device=index, path=CUDA_LIBRARY, stream=self.runtime.stream)
         info = self.context.info()
@@ -80,7 +83,7 @@ class Cuda:
     def reserve(self, n_bytes: int) -> DeviceMemory:
         return DeviceMemory(self.runtime, n_bytes)
 
-    def bind(self, storage: Storage) -> None:
+    def bind(self, storage: Storage) -> Iterator[int]:
         """Copies a weight as it is in the file."""
         memory = self.reserve(storage.n_bytes)
         self._bound[storage] = memory
@@ -89,6 +92,7 @@ class Cuda:
             end = min(begin + STAGING_BYTES, storage.n_bytes)
             self.runtime.copy(memory.pointer + begin, self._stage(storage.data, begin, end), end - begin)
             self._staging[0].sent()
+            yield end - begin
 
     def view(self, value: Value) -> Array:
         """The value as the host has it: an input, a `host` storage, or an output of a program after its run.

@@ -9,28 +9,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from luced.device import nvidia
 from luced.errors import EngineError, ModelError
 
 Array = npt.NDArray[Any]
+MIB = 1 << 20
+
+
+def bindings() -> Any:
+    """cuda-python's module of the runtime. ModelError: it is not there."""
+    try:
+        from cuda.bindings import runtime
+    except ImportError as error:
+        raise ModelError("no_device", f"cuda-python is not there: {error}", "pip install 'luced[cuda]'") from error
+    return runtime
 
 
 class Runtime:
     """One device, made current in this thread, and one stream on it."""
 
     def __init__(self, index: int) -> None:
-        """ModelError: no cuda-python, no driver, or no such device."""
-        try:
-            from cuda.bindings import runtime
-        except ImportError as error:
-            raise ModelError("no_device", f"cuda-python is not there: {error}", "pip install 'luced[cuda]'") from error
-        self.cuda: Any = runtime
-        status, n_devices = runtime.cudaGetDeviceCount()
-        if int(status):
-            raise ModelError("no_device", f"no CUDA device can be used: {self._name(status)}")
+        """ModelError: no cuda-python, no such device, or it cannot be used."""
+        self.cuda = runtime = bindings()
+        n_devices = self._open("cudaGetDeviceCount")
         if not 0 <= index < n_devices:
-            raise ModelError("no_device", f"there is no CUDA device {index}, the driver has {n_devices}")
-        self._call("cudaSetDevice", index)
-        self._stream = self._call("cudaStreamCreateWithFlags", runtime.cudaStreamNonBlocking)
+            what = f"there is no CUDA device {index}, the driver has {n_devices}"
+            raise ModelError("no_device", what, f"say cuda:0 to cuda:{n_devices - 1}; `nvidia-smi -L` lists them")
+        self._open("cudaSetDevice", index)
+        self._stream = self._open("cudaStreamCreateWithFlags", runtime.cudaStreamNonBlocking)
         self.stream = int(self._stream)
 
     def close(self) -> None:
@@ -44,7 +50,7 @@ class Runtime:
 
     def allocate(self, n_bytes: int) -> int:
         """Zeroed. ModelError: there is not so much."""
-        pointer = int(self._call("cudaMalloc", max(n_bytes, 1)))
+        pointer = self._take("cudaMalloc", n_bytes)
         self._call("cudaMemsetAsync", pointer, 0, n_bytes, self._stream)
         return pointer
 
@@ -52,8 +58,8 @@ class Runtime:
         self.cuda.cudaFree(pointer)
 
     def allocate_host(self, n_bytes: int) -> int:
-        """Pinned, at the same address on the device."""
-        pointer = int(self._call("cudaHostAlloc", max(n_bytes, 1), self.cuda.cudaHostAllocMapped))
+        """Pinned, at the same address on the device. ModelError: there is not so much."""
+        pointer = self._take("cudaHostAlloc", n_bytes, self.cuda.cudaHostAllocMapped)
         ctypes.memset(pointer, 0, n_bytes)
         return pointer
 
@@ -106,19 +112,37 @@ class Runtime:
     # ---- errors ----
 
     def _call(self, name: str, *args: Any) -> Any:
+        """EngineError: any error. Most of them stay: nothing can be done on the device any more in this process."""
         error, *results = getattr(self.cuda, name)(*args)
         if int(error):
-            self._raise(name, error)
+            raise EngineError("engine_failed", f"{name}: {self._text(error)}")
         return results[0] if len(results) == 1 else results
 
-    def _raise(self, name: str, error: Any) -> None:
-        if name in ("cudaMalloc", "cudaHostAlloc"):
-            raise ModelError("no_memory", f"{name}: {self._name(error)}")
-        raise EngineError("engine_failed", f"{name}: {self._name(error)}")
+    def _open(self, name: str, *args: Any) -> Any:
+        """ModelError: any error, with its cause."""
+        error, *results = getattr(self.cuda, name)(*args)
+        if int(error):
+            versions = [self.cuda.cudaDriverGetVersion()[1], self.cuda.cudaRuntimeGetVersion()[1]]
+            raise nvidia.explain(int(error), self._text(error), *versions)
+        return results[0] if results else None
 
-    def _name(self, error: Any) -> str:
+    def _take(self, name: str, n_bytes: int, *flags: int) -> int:
+        """ModelError: there is not so much memory, and how much is missing."""
+        error, pointer = getattr(self.cuda, name)(max(n_bytes, 1), *flags)
+        if int(error) == nvidia.NO_MEMORY:
+            what = f"{name}: {n_bytes / MIB:.1f} MiB are asked for"
+            if flags:
+                raise ModelError("no_memory", f"{what}, of pinned memory of the host", lack_bytes=n_bytes)
+            lack = max(1, n_bytes - self.free_bytes())  # 1: it is in pieces
+            free = f"{(self.free_bytes()) / MIB:.1f} MiB of the GPU's memory are free"
+            raise ModelError("no_memory", f"{what}, {free}: {lack / MIB:.1f} MiB are missing", lack_bytes=lack)
+        if int(error):
+            raise EngineError("engine_failed", f"{name}: {self._text(error)}")
+        return int(pointer)
+
+    def _text(self, error: Any) -> str:
         _, text = self.cuda.cudaGetErrorString(error)
-        return str(text.decode())
+        return f"{text.decode()} ({int(error)})"
 
 
 class DeviceMemory:

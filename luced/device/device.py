@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +25,7 @@ class Program(Protocol):
 class Device(Protocol):
     """Memory that it gives is freed when nobody holds it."""
 
-    name: str  # of its kind
+    name: str  # cpu, or cuda:0
     device_name: str
     isa: str
     n_threads: int
@@ -39,8 +39,8 @@ class Device(Protocol):
         grows: it is used little by little, as a cache is.
         """
 
-    def bind(self, storage: Storage) -> None:
-        """Makes a weight readable as it is in the file."""
+    def bind(self, storage: Storage) -> Iterator[int]:
+        """Makes a weight readable as it is in the file, slice by slice; yields the bytes of each."""
 
     def view(self, value: Value) -> npt.NDArray[Any]:
         """An input, `host` storage or output as an array, shape in reverse ggml order."""

@@ -42,7 +42,8 @@ class Context:
         ModelError: no such library, device or instruction set.
         """
         self._handle = ctypes.c_void_p()
-        self._library = _load(path or CPU_LIBRARY)
+        self._path = path or CPU_LIBRARY
+        self._library = _load(self._path)
         args = abi.OpenArgs(device, isa, n_threads, stream)
         self._check(self._library.luce_open(args, self._handle))
 
@@ -100,17 +101,29 @@ class Context:
 
     def _check(self, status: int) -> None:
         if status != abi.Status.OK:
-            raise _error(abi.Status(status), self._library.luce_error(self._handle).decode())
+            raise _error(abi.Status(status), self._library.luce_error(self._handle).decode(), self._path)
 
 
-def _error(status: abi.Status, message: str) -> EngineError | ModelError:
+def check_built(path: Path) -> None:
+    """ModelError: this kernel library was not built."""
+    if not path.exists():
+        what = f"{path.name}, a library of kernels, is not built"
+        raise ModelError("no_device", what, f"in luced's source: {_build(path)}")
+
+
+def _build(path: Path) -> str:
+    return "make cuda" if path == CUDA_LIBRARY else "make ask"
+
+
+def _error(status: abi.Status, message: str, path: Path) -> EngineError | ModelError:
+    on_cpu = path != CUDA_LIBRARY
     match status:
         case abi.Status.UNSUPPORTED:
-            return ModelError("unsupported_model", message)
+            return ModelError("unsupported_model", message, "" if on_cpu else "compute on the CPU: device = cpu")
         case abi.Status.NO_MEMORY:
             return ModelError("no_memory", message)
         case abi.Status.NO_DEVICE:
-            return ModelError("no_device", message)
+            return ModelError("no_device", message, "" if on_cpu else "build the kernels for it: make cuda")
         case abi.Status.FAULT:
             return EngineError("engine_failed", message)
         case _:
@@ -118,14 +131,17 @@ def _error(status: abi.Status, message: str) -> EngineError | ModelError:
 
 
 def _load(path: Path) -> ctypes.CDLL:
+    check_built(path)
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise ModelError("no_device", f"cannot load the kernels: {error}", "build them: `make`") from error
+        raise ModelError(
+            "no_device", f"cannot load the kernels: {error}", f"build them anew: {_build(path)}"
+        ) from error
     library.luce_abi_version.restype = ctypes.c_uint32
     version = library.luce_abi_version()
     if version != abi.LUCE_ABI_VERSION:
         message = f"{path.name} has kernel contract {version}, this luced needs {abi.LUCE_ABI_VERSION}"
-        raise ModelError("no_device", message, "build the kernels again: `make`")
+        raise ModelError("no_device", message, f"build the kernels again: {_build(path)}")
     abi.declare(library)
     return library

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from luced.device.cpu import Cpu
+from luced.device.choose import choose
 from luced.device.values import aligned
 from luced.engine import loader
 from luced.engine.runner import Runner
@@ -27,6 +27,9 @@ class Ledger:
     """All the memory of one model. `n_ctx` is what fits, of `n_ctx_trained`."""
 
     architecture: str
+    device: str
+    device_name: str
+    passed_over: tuple[str, ...]  # by `auto`, and why
     isa: str
     n_ctx: int
     n_ctx_trained: int
@@ -39,31 +42,36 @@ class Ledger:
         return sum(owner.n_bytes for owner in self.owners)
 
 
-def plan(path: Path, *, isa: str = "auto", n_threads: int = 0, **options: Any) -> Ledger:
-    """Options are loader.load's. ModelError: the file cannot be used, or the context does not fit."""
-    device = Cpu(isa, n_threads)
+def plan(path: Path, *, device: str = "auto", isa: str = "auto", n_threads: int = 0, **options: Any) -> Ledger:
+    """On a device of choose.py; options are loader.load's. ModelError: there is no such device, the file cannot be
+    used, or the context does not fit."""
+    opened, passed_over = choose(device, isa, n_threads)
     try:
-        runner = loader.record(path, device, **options)
+        runner = loader.record(path, opened, **options)
         try:
             return Ledger(
                 architecture=runner.architecture,
-                isa=device.isa,
+                device=opened.name,
+                device_name=opened.device_name,
+                passed_over=passed_over,
+                isa=opened.isa,
                 n_ctx=runner.n_ctx,
                 n_ctx_trained=runner.spec.n_ctx,
                 kv_type=runner.kv_type,
                 owners=tuple(_owners(runner)),
-                free_bytes=device.free_bytes(),
+                free_bytes=opened.free_bytes(),
             )
         finally:
             runner.close()
     finally:
-        device.close()
+        opened.close()
 
 
 def _owners(runner: Runner) -> Iterator[Owner]:
     memory = runner.memory
     yield Owner("weights", memory["weights"], f"in the order that {runner.device.isa} reads best")
-    yield Owner("weights mapped", memory["weights_mapped"], "read where the file is mapped")
+    where = "where the file is mapped" if runner.device.name == "cpu" else "as they are in the file"
+    yield Owner("weights mapped", memory["weights_mapped"], f"read {where}")
     left = {s.name: aligned(s.n_bytes) for s in runner.tape.storages("cache")}
     for group, spec in zip(runner.groups, runner.spec.groups, strict=True):
         n_bytes = sum(left.pop(name) for name in [name for name in left if name.startswith(f"{group.name}.")])

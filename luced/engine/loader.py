@@ -233,7 +233,7 @@ def _check_fits(runner: Runner) -> None:
         ledger = ", ".join(f"{name} {n >> 20} MiB" for name, n in runner.memory.items())
         raise ModelError(
             "no_memory",
-            f"the model needs {need >> 20} MiB ({ledger}), {free >> 20} MiB are free",
+            f"the model needs {need >> 20} MiB ({ledger}), {free >> 20} MiB are free of {runner.device.device_name}",
             lack_bytes=need - free,
         )
 
@@ -263,11 +263,14 @@ def _fill(runner: Runner) -> Generator[tuple[int, int], None, None]:
     packed, rows = _weights(runner)
     device = runner.device
     runner.hold(device.allocate(packed))
-    for s in rows:
-        device.bind(s)
-    # A tied embedding table is packed and mapped: it counts once, as do the tensors that need no packing.
+    # A tied embedding table is packed and read as it is: it counts once. What no tape reads is done at once.
+    left = {s.packs.storage for s in packed if s.packs is not None}
     total = _tensor_bytes(runner.weights.file)
-    done = total - sum(s.packs.storage.n_bytes for s in packed if s.packs is not None)
+    done = total - sum(s.n_bytes for s in left | set(rows))
+    for s in rows:
+        for n_done in device.bind(s):
+            done += n_done if s not in left else 0
+            yield done, total
     for s in packed:
         assert s.packs is not None
         n_rows, row_bytes = s.packs.ne[1], s.packs.nb[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from luced.device.choose import open_device
+from luced.device.choose import Chosen, choose
 from luced.engine import loader
 from luced.engine.plan import Chunk, Plan
 from luced.engine.runner import Runner
@@ -39,10 +39,19 @@ class Measure:
 
 @contextmanager
 def resident(
-    path: Path, *, device: str = "cpu", isa: str = "auto", n_threads: int = 0, **options: Any
+    path: Path,
+    *,
+    device: str = "cpu",
+    isa: str = "auto",
+    n_threads: int = 0,
+    tell: Callable[[Chosen], None] | None = None,
+    **options: Any,
 ) -> Iterator[Runner]:
-    """A loaded model on a device of choose.py; options are loader.load's."""
-    opened = open_device(device, isa, n_threads)
+    """A loaded model on a device of choose.py, of which `tell` hears; options are loader.load's."""
+    chosen = choose(device, isa, n_threads)
+    if tell is not None:
+        tell(chosen)
+    opened = chosen.device
     try:
         runner = drain(loader.load(path, opened, **options))
         try:
@@ -67,10 +76,10 @@ def logits(
 
 
 def bench(
-    path: Path, *, n_prompt: list[int], n_generate: list[int], n_runs: int = 3, isa: str = "auto", n_threads: int = 0
+    path: Path, *, n_prompt: list[int], n_generate: list[int], n_runs: int = 3, **device: Any
 ) -> Iterator[Measure]:
-    """Measures one test after another; each has one run that does not count."""
-    with resident(path, isa=isa, n_threads=n_threads) as runner:
+    """Measures one test after another; each has one run that does not count. device: resident's."""
+    with resident(path, **device) as runner:
         threads = runner.device.n_threads
         for n in n_prompt:
             yield _measure(f"pp{n}", n, threads, n_runs, lambda n=n: prefill(runner, n))

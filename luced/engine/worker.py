@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from luce.errors import LuceError
 from luced import link
 from luced.config import Config
-from luced.device.cpu import Cpu
+from luced.device.choose import Chosen, choose
 from luced.engine import loader
 from luced.engine.plan import Model
 from luced.engine.port import Port
@@ -199,28 +198,28 @@ class Worker:
             return self._refuse(
                 name, ModelError("no_memory", f"there is not enough memory to load {name}", lack_bytes=1)
             )
-        except LuceError as error:
+        except ModelError as error:
             return self._refuse(name, error)
         if now - loading.reported_s < REPORT_S:
             return []
         loading.reported_s = now
         return [link.Loading(name, done_bytes, total_bytes)]
 
-    def _refuse(self, name: str, error: LuceError) -> list[link.Message]:
+    def _refuse(self, name: str, error: ModelError) -> list[link.Message]:
         del self._loading[name]
         return [link.Refused(name, error.to_wire())]
 
 
-def open_device(config: Config) -> Cpu:
-    """ModelError: there is no such device."""
-    return Cpu(config.isa, config.n_threads)
+def open_device(config: Config) -> Chosen:
+    """ModelError: there is no such device, or it cannot be used."""
+    return choose(config.device, config.isa, config.n_threads)
 
 
-def main(link_fd: int, config: Config, open_device: Callable[[Config], Cpu] = open_device) -> None:
-    """The engine process: serves the link until it ends. ModelError: as open_device."""
+def main(link_fd: int, config: Config, open_device: Callable[[Config], Chosen] = open_device) -> None:
+    """The engine process: serves the link until it ends. ModelError: as open_device. EngineError: the device."""
     faulthandler.enable()  # if it dies of a signal, its last words say where
     with socket.socket(fileno=link_fd) as end:
-        device = open_device(config)
+        device, passed_over = open_device(config)
 
         def load(message: link.Load) -> Generator[tuple[int, int], None, Model]:
             return loader.load(
@@ -234,6 +233,7 @@ def main(link_fd: int, config: Config, open_device: Callable[[Config], Cpu] = op
             )
 
         port = Port(end)
-        port.send([link.Ready(os.getpid(), device.name, device.device_name, device.isa, device.n_threads)])
+        facts = (device.name, device.device_name, device.isa, device.n_threads, list(passed_over))
+        port.send([link.Ready(os.getpid(), *facts)])
         Worker(port, load).run()
         device.close()

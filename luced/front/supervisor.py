@@ -51,6 +51,7 @@ class Supervisor:
         self.state = "starting"
         self.ready: link.Ready | None = None
         self.n_restarts = 0
+        self._kind = ""  # of the last engine's device
         self._command = command
         self._report_dir = report_dir
         self._engine: EngineProcess | None = None
@@ -91,6 +92,8 @@ class Supervisor:
             "threads": ready.n_threads if ready else None,
             "restarts": self.n_restarts,
             "last_failure": self._last_death.cause if self._last_death else "",
+            "kind": ready.device if ready else None,
+            "passed_over": ready.passed_over if ready else [],
         }
 
     def failure(self) -> EngineError:
@@ -164,8 +167,7 @@ class Supervisor:
         match message:
             case link.Ready():
                 self.ready, self.state = message, "ready"
-                device = message.device_name
-                log.info(entry("the engine is ready", engine=message.pid, device=device, isa=message.isa))
+                self._tell_device(message)
                 self.models.engine_ready()
             case link.Loading() | link.Loaded() | link.Unloaded() | link.Refused():
                 self._publish(message)
@@ -184,6 +186,15 @@ class Supervisor:
                 self.roster.deliver(message)
             case _:
                 raise TypeError(f"the engine does not say {type(message).__name__}")
+
+    def _tell_device(self, ready: link.Ready) -> None:
+        facts = {"kind": ready.device, "device": ready.device_name, "isa": ready.isa}
+        log.info(entry("the engine is ready", engine=ready.pid, **facts))
+        for why in ready.passed_over:
+            log.warning(entry("passed over by device = auto", device=why))
+        if self._kind not in ("", ready.device):
+            self.events.publish("degradations", "device_changed", was=self._kind, **facts)
+        self._kind = ready.device
 
     def _publish(self, message: link.Loading | link.Loaded | link.Unloaded | link.Refused) -> None:
         facts: dict[str, Any] = {"model": message.model}

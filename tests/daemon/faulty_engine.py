@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import cast
 
 from luced.config import Config
+from luced.device.choose import Chosen
 from luced.device.cpu import Cpu
 from luced.device.faulty import Fault, Faulty
 from luced.engine.worker import main
 
 
-def open_faulty(config: Config) -> Cpu:
+def open_faulty(config: Config) -> Chosen:
     how, step, token = sys.argv[1:4]
-    return cast(Cpu, Faulty(Cpu(n_threads=config.n_threads), Fault(how, int(step), int(token))))
+    return Chosen(cast(Cpu, Faulty(Cpu(n_threads=config.n_threads), Fault(how, int(step), int(token)))))
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ async def test_without_a_watchdog_it_does_not_ping(notified: socket.socket) -> N
 
 
 def test_what_changes_only_with_a_restart_stays() -> None:
-    old = Config(Path("/s"), n_ctx=1, device="cpu", notify_socket="@systemd")
+    old = Config(Path("/s"), n_ctx=1, notify_socket="@systemd")
     new = Config(Path("/other"), n_ctx=2, n_batch=7, aliases={"a": "b"})
     config, live, fixed = changes(old, new)
     assert config == Config(Path("/s"), n_ctx=2, aliases={"a": "b"}, notify_socket="@systemd")

@@ -20,7 +20,8 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 @dataclass(frozen=True)
 class Field:
     """One parameter or result field. `type` is explained in docs/protocol.md; a default of None means absent. `low` and
-    `high` bound a number, or how many items a list or map and how many characters a text has."""
+    `high` bound a number, or how many items a list or map and how many characters a text has. Of a choice that ends in
+    :N, N stands for a number."""
 
     name: str
     type: str
@@ -110,7 +111,7 @@ def _read(where: str, f: Field, value: Any, types: Types) -> Any:
     if f.high is not None and size > f.high:
         raise bad(f"at most {f.high}{unit}, not {size}")
     ones = value if type(value) is list else value.split("/") if f.type == "str[/str]" else [value]
-    if f.choices and any(one not in f.choices for one in ones):
+    if f.choices and any(re.sub(r":\d{1,3}$", ":N", one) not in f.choices for one in ones):
         raise bad(f"one of {', '.join(f.choices)}, not {_short(value)}")
     return value
 

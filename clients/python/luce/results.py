@@ -193,6 +193,8 @@ class Engine:
     threads: int | None
     restarts: int
     last_failure: str
+    kind: str | None = None
+    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

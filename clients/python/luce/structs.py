@@ -80,6 +80,8 @@ TYPES = (
         Field("threads", "int", "Of its kernels.", None),
         Field("restarts", "int", "Times that it was started again."),
         Field("last_failure", "str", "How it ended the last time; empty: it has not."),
+        Field("kind", "str", "Its device, as the setting `device` names it: cpu, cuda:0.", None),
+        Field("passed_over", "list[str]", "With device = auto: what is faster, and why it is not on that.", []),
     )),
     Type("Loaded", "A model in memory.", (
         Field("name", "str", "Of the model."),

@@ -228,7 +228,9 @@ def _kv(loaded: Loaded) -> str:
 
 def processor(status: Status) -> str:
     """What the engine computes on. It has no other device than this, so nothing is ever elsewhere in secret."""
-    return "100% CPU" if status.engine.isa else ""
+    if not status.engine.isa:
+        return ""
+    return "100% CPU" if status.engine.kind in (None, "cpu") else "100% GPU"
 
 
 def _state(model: Model) -> str:
@@ -249,6 +251,7 @@ def _describe(status: Status) -> list[tuple[str, Any]]:
     facts += [f"pid {engine.pid}"] if engine.pid else []
     facts += [f"started anew {engine.restarts} times"] if engine.restarts else []
     lines.append(("engine", ", ".join([engine.state, *facts])))
+    lines += [("", f"not on {why}") for why in engine.passed_over]
     if engine.last_failure:
         lines.append(("", f"the last one {engine.last_failure}"))
     lines.append(("models", ", ".join(loaded.name for loaded in status.models) or "none in memory"))
