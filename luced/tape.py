@@ -22,6 +22,8 @@ from luced.device.values import Call, Rows, Storage, Value, aligned, make_value
 from luced.oracle import ORACLE, view
 
 Array = npt.NDArray[Any]
+# Ops that a device may run in one launch when they follow each other: of the same rows, and of the same x.
+LAUNCHED_TOGETHER = (frozenset({"rms_norm", "add", "glu", "quantize", "rope", "kv_write"}), frozenset({"matmul"}))
 
 
 @dataclass
@@ -63,14 +65,18 @@ class Tape:
     # ---- planning ----
 
     def plan_activations(self) -> tuple[dict[Storage, int], int]:
-        """Offset of each activation in one arena, and the arena's bytes; places are reused once their value is dead."""
+        """Offset of each activation in one arena, and the arena's bytes; places are reused once their value is dead.
+
+        Not by calls that a device may run in one launch with its last: there each row is at its own pace.
+        """
         first: dict[Storage, int] = {}
         last: dict[Storage, int] = {}
+        ends = self._ends_of_launches()
         for i, call in enumerate(self.calls):
             for v in call.values():
                 if v.storage.kind == "activation":
                     first.setdefault(v.storage, i)
-                    last[v.storage] = len(self.calls) if v.storage in self.kept else i
+                    last[v.storage] = len(self.calls) if v.storage in self.kept else ends[i]
         offsets: dict[Storage, int] = {}
         total = 0
         for s in sorted(first, key=lambda s: -s.n_bytes):  # large ones first: small ones fill the gaps
@@ -83,6 +89,14 @@ class Tape:
             offsets[s] = offset
             total = max(total, offset + aligned(s.n_bytes))
         return offsets, total
+
+    def _ends_of_launches(self) -> list[int]:
+        """For each call the last that may be in one launch with it."""
+        ends = list(range(len(self.calls)))
+        for i in reversed(range(len(self.calls) - 1)):
+            if any({self.calls[i].op, self.calls[i + 1].op} <= together for together in LAUNCHED_TOGETHER):
+                ends[i] = ends[i + 1]
+        return ends
 
     # ---- readings ----
 

@@ -31,7 +31,7 @@ thread_local std::string open_error;
 luce_status check(luce_context &context, int32_t op, const void *args) {
   if (op < 0 || op >= LUCE_N_OPS) return context.fail(LUCE_BAD_ARGUMENT, "there is no op " + std::to_string(op));
   const std::string name = kOps[op].name;
-  if (kOps[op].op == nullptr) return context.fail(LUCE_UNSUPPORTED, "no kernel for " + name);
+  if (kOps[op].op == nullptr) return context.fail(LUCE_UNSUPPORTED, "the CUDA library has no " + name);
   if (args == nullptr) return context.fail(LUCE_BAD_ARGUMENT, name + ": no arguments");
   const Verdict verdict = kOps[op].op->check(args);
   return verdict.status == LUCE_OK ? LUCE_OK : context.fail(verdict.status, name + ": " + verdict.message);

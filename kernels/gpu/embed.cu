@@ -30,7 +30,7 @@ Verdict check(const luce_embed_args &a) {
   if (a.out.ne[0] != E || a.out.ne[1] != a.ids.ne[0]) return bad("out is [E, n] for weight [E, V] and ids [n]");
   if (is_float(a.weight.type)) return {};
   const int values = block_values(a.weight.type);
-  if (values == 0) return unsupported("weight is of no weight type");
+  if (values == 0) return unsupported("the CUDA library has no kernels for such a weight");
   return E % values == 0 ? Verdict{} : bad("a row of the weight is not whole blocks");
 }
 

@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "matmul.cuh"
+#include "overlap.h"
 
 namespace luce {
 
@@ -11,14 +12,19 @@ void launch_matmul_rows(const luce_matmul_args &a, Launcher &launcher);
 
 namespace {
 
-// Adds a matrix to the launch; false: it is of another kind than the first, or waits for it.
-bool add_part(MatmulArgs &to, const luce_matmul_args &first, const luce_matmul_args &a) {
+// Adds the next of the calls to the launch; false: it is of another kind than the first, or waits for one before it.
+bool add_part(MatmulArgs &to, const luce_call *calls) {
+  const luce_matmul_args &first = *static_cast<const luce_matmul_args *>(calls->args);
+  const luce_matmul_args &a = *static_cast<const luce_matmul_args *>(calls[to.n_parts].args);
   if (a.weight.type != first.weight.type || a.x.data != first.x.data || a.x.ne[0] != first.x.ne[0] ||
       a.x.ne[1] != first.x.ne[1] || a.x.nb[1] != first.x.nb[1] || a.n_rows != first.n_rows) {
     return false;
   }
+  const Span add = span_of(a.add, 1), out = span_of(a.out, 1);
   for (int p = 0; p < to.n_parts; ++p) {
-    if (a.add.data == to.parts[p].out || a.out.data == to.parts[p].out) return false;
+    const luce_matmul_args &before = *static_cast<const luce_matmul_args *>(calls[p].args);
+    const Span out_before = span_of(before.out, 1);
+    if (add.meets(out_before) || out.meets(out_before) || out.meets(span_of(before.add, 1))) return false;
   }
   const int n_before = to.n_parts == 0 ? 0 : to.parts[to.n_parts - 1].end_tile;
   const int n_tiles = static_cast<int>(blocks_of(a.weight.ne[1], kTileRows));
@@ -35,10 +41,7 @@ bool add_part(MatmulArgs &to, const luce_matmul_args &first, const luce_matmul_a
 
 // The first of the calls, and those after it that meet the same x.
 int launch_packed(const luce_call *calls, int n_calls, Launcher &launcher) {
-  const auto args_of = [&](int i) -> const luce_matmul_args & {
-    return *static_cast<const luce_matmul_args *>(calls[i].args);
-  };
-  const luce_matmul_args &first = args_of(0);
+  const luce_matmul_args &first = *static_cast<const luce_matmul_args *>(calls->args);
   MatmulArgs all = {static_cast<const uint8_t *>(first.x.data),
                     first.x.nb[1],
                     first.n_rows,
@@ -47,7 +50,7 @@ int launch_packed(const luce_call *calls, int n_calls, Launcher &launcher) {
                     0,
                     {}};
   while (all.n_parts < n_calls && all.n_parts < kMostParts && calls[all.n_parts].op == LUCE_OP_matmul &&
-         add_part(all, first, args_of(all.n_parts))) {
+         add_part(all, calls)) {
     continue;
   }
   constexpr int kTokens[] = {1, 8, 16};
@@ -83,7 +86,7 @@ Verdict check(const luce_matmul_args &a) {
     return {};
   }
   const int values = block_values(a.weight.type);
-  if (values == 0) return unsupported("weight is of no weight type");
+  if (values == 0) return unsupported("the CUDA library has no kernels for such a weight");
   if (K % values != 0) return bad("a row of the weight is not whole blocks");
   if (a.weight.layout != LUCE_PACKED) return unsupported("a quantised weight is packed first, by luce_pack");
   if (a.x.type != LUCE_Q8_A) return unsupported("a quantised weight meets Q8_A");

@@ -135,7 +135,8 @@ extern "C" luce_status luce_packed_bytes(luce_context *context, const luce_tenso
   if (luce::is_float(weight->type)) return LUCE_OK;
   const int values = luce::block_values(weight->type);
   if (values == 0) {
-    return context->fail(LUCE_UNSUPPORTED, "type " + std::to_string(weight->type) + " is no weight type");
+    return context->fail(LUCE_UNSUPPORTED,
+                         "the CUDA library has no kernels for weights of type " + std::to_string(weight->type));
   }
   if (weight->ne[0] % values != 0) {
     return context->fail(LUCE_BAD_ARGUMENT,

@@ -2,13 +2,14 @@
 // each other are one launch, in which a block does one row, op after op: a launch costs about a microsecond, an op
 // within one a fraction of that.
 //
-// Where no op of a chain joins values across its row (add, glu, quantize), a row is cut into parts of 1024 values, one
-// for each block. The order of a sum depends on D alone, so a chain has the bits of its ops run apart.
+// Where no op of a chain joins values across its row (add, glu, quantize), a block has 1024 values. The
+// order of a sum depends on D alone, so a chain has the bits of its ops run apart.
 
 #include <type_traits>
 
 #include "cells.cuh"
 #include "math.cuh"
+#include "overlap.h"
 #include "quantize.cuh"
 
 namespace luce {
@@ -37,14 +38,12 @@ struct RowChain {
 
 namespace {
 
-constexpr int kThreads = 512, kWarps = kThreads / kLanes;
-constexpr int kPart = 1024;
+constexpr int kThreads = 512, kWarps = kThreads / kLanes, kPart = 1024;
 constexpr int kShortest = 256;  // longer vectors are normed by the whole block
 
 struct Columns {
   int begin, end;
 };
-
 LUCE_DEVICE void do_norm(const luce_rms_norm_args &a, int i, float *room) {
   const int D = static_cast<int>(a.x.ne[0]), H = static_cast<int>(a.x.ne[1]);
   const float *weight = list<float>(a.weight);
@@ -191,8 +190,7 @@ Verdict check_add(const luce_add_args &a) {
   return check_same(a.a, a.b, a.out);
 }
 Verdict check_glu(const luce_glu_args &a) {
-  if (a.activation != LUCE_SILU && a.activation != LUCE_GELU_TANH)
-    return unsupported("activation is SILU or GELU_TANH");
+  if (a.activation != LUCE_SILU && a.activation != LUCE_GELU_TANH) return unsupported("activation is SILU or GELU");
   if (a.limit != 0) return unsupported("no kernel for a limit");
   return check_same(a.gate, a.up, a.out);
 }
@@ -282,7 +280,8 @@ int64_t width_of(const RowChain &chain) {
 
 int launch_chain(const luce_call *calls, int n_calls, Launcher &launcher) {
   RowChain chain = {};
-  while (chain.n_ops < n_calls && chain.n_ops < kMostOps && add_to(chain, calls[chain.n_ops])) continue;
+  const int most = n_calls < kMostOps ? n_calls : kMostOps;
+  while (chain.n_ops < most && !overwrites(calls, chain.n_ops) && add_to(chain, calls[chain.n_ops])) continue;
   const int64_t width = width_of(chain);
   chain.part = width > 0 ? kPart : 0;
   launcher(kernel_row_chain, dim3(width > 0 ? blocks_of(width, kPart) : 1, chain.bound), kThreads, 0, chain);

@@ -32,11 +32,11 @@ def describe(data: int, dtype: str, ne: tuple[int, ...], nb: tuple[int, ...], pa
 
 
 def workspace_bytes(context: Context, calls: list[Call], bound: int = 0) -> list[int]:
-    """Bytes that each call works in beside its arguments, which need not have their memory yet."""
-    return [
-        context.workspace_bytes(op_of(call), arguments(call, bound, is_placed=False)) if "workspace" in call.args else 0
-        for call in calls
-    ]
+    """Bytes that each call works in beside its arguments, which need not have their memory yet.
+
+    ModelError: the library has no kernel for one of them.
+    """
+    return [context.workspace_bytes(op_of(call), arguments(call, bound, is_placed=False)) for call in calls]
 
 
 def op_of(call: Call) -> abi.Op:

@@ -48,9 +48,21 @@ def test_memory_is_used_again() -> None:
     x = make_value("input", "input", "F32", 1000)
     for i in range(100):
         out = tape.claim(f"v{i}", "F32", 1000, rows=None)
-        tape.append("add", None, ["out"], a=x, b=x, out=out)
+        tape.append("softcap", None, ["out"], x=x, out=out)
         x = out
     assert tape.plan_activations()[1] <= 2 * 4096
+
+
+def test_one_launch_does_not_use_memory_again() -> None:
+    """A device may do row 0 of the quantize while row 1 of the glu still reads its gate."""
+    tape = Tape()
+    gate, up, out, q = (tape.claim(name, "F32", 64, 9, rows=None) for name in ("gate", "up", "out", "q"))
+    x = make_value("input", "input", "F32", 64, 9)
+    tape.append("softcap", None, ["out"], x=x, out=gate)
+    tape.append("softcap", None, ["out"], x=x, out=up)
+    tape.append("glu", None, ["out"], gate=gate, up=up, out=out)
+    tape.append("quantize", None, ["out"], x=out, out=q)
+    assert len(set(tape.plan_activations()[0].values())) == 4
 
 
 @pytest.mark.parametrize(
