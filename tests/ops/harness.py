@@ -173,7 +173,7 @@ def runs(case: Case, machine: abi.Isa | str) -> bool:
         return True
     from tests.ops.gpu import LACKING
 
-    return not LACKING & {case.op, case.name.partition("-")[0]}
+    return not LACKING & {case.op, case.name.partition("-")[0], str(case)}
 
 
 def machine_name(machine: abi.Isa | str) -> str:

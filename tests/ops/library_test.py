@@ -77,7 +77,7 @@ def test_a_workspace_that_is_too_small(context: Context, name: str) -> None:
 
 
 def test_a_library_that_is_not_there() -> None:
-    with pytest.raises(ModelError, match="libluce_nowhere.so.* is not built") as error:
+    with pytest.raises(ModelError, match=r"libluce_nowhere.so.* is not built") as error:
         Context(path=Path("libluce_nowhere.so"))
     assert error.value.name == "no_device"
 
