@@ -39,7 +39,7 @@ def fuzz_model(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.gguf")
         path.write_bytes(file_of(values, tensors))
-        with typed("bad_model_file", "unsupported_model", "no_memory"):
+        with typed("bad_model_file", "unsupported_model", "no_memory", "context_too_long"):
             _run(path)
 
 
