@@ -12,7 +12,8 @@ from tests.models.cases import CASES, GEMMA, GEMMA2, LLAMA3, make, reference, to
 pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch")
-EXACT = [name for name, case in CASES.items() if case.dtype == "F32"]
+# Not laguna and deepseek4: 1 % of a bias that only chooses experts, or of the scale of a mix, may change nothing.
+EXACT = [n for n, case in CASES.items() if case.dtype == "F32" and case.architecture not in ("laguna", "deepseek4")]
 
 
 def far(wrong: Any, right: Any, tolerance: float) -> bool:
