@@ -6,7 +6,7 @@ from luced.device.values import Value
 from luced.gguf.metadata import Metadata
 from luced.models.blocks import Batch, angles, linear, moe
 from luced.models.hybrid import gated_attention, keep_mtp, linear_attention, read_hybrid, shared_expert
-from luced.models.routing import read_routing
+from luced.models.routing import must_route
 from luced.models.spec import Spec
 from luced.models.weights import Weights
 from luced.ops import HEADS_TILED, SILU, embed, rms_norm
@@ -14,10 +14,7 @@ from luced.tape import Tape
 
 
 def spec(m: Metadata, n_vocab: int) -> Spec:
-    routing = read_routing(m, "qwen35moe", normed=True)
-    if routing is None:
-        raise m.bad("qwen35moe without experts")
-    return read_hybrid(m, n_vocab, routing)
+    return read_hybrid(m, n_vocab, must_route(m, "qwen35moe"))
 
 
 def build(t: Tape, s: Spec, w: Weights, b: Batch) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from luced.device.values import Value
 from luced.gguf.metadata import Metadata
 from luced.models.blocks import Batch, angles, linear, moe
-from luced.models.routing import read_routing
+from luced.models.routing import must_route
 from luced.models.spec import Spec, read_spec
 from luced.models.weights import Weights
 from luced.ops import ROPE_NEOX, SILU, attention, embed, rms_norm, rope
@@ -13,10 +13,7 @@ from luced.tape import Tape
 
 
 def spec(m: Metadata, n_vocab: int) -> Spec:
-    routing = read_routing(m, "qwen3moe", normed=True)
-    if routing is None:
-        raise m.bad("qwen3moe without experts")
-    return read_spec(m, n_vocab, routing)
+    return read_spec(m, n_vocab, must_route(m, "qwen3moe"))
 
 
 def build(t: Tape, s: Spec, w: Weights, b: Batch) -> Value:

@@ -28,3 +28,11 @@ def read_routing(m: Metadata, arch: str, *, gating: Gating = Gating.SOFTMAX, nor
     if n_groups > 1 and (n_expert % n_groups or not 0 < n_groups_used <= n_groups):
         raise m.bad(f"{n_groups_used} of {n_groups} groups of {n_expert} experts")
     return Routing(n_used, kind, n_groups, n_groups_used, FLOOR if normed else 0.0, scale or 1.0)
+
+
+def must_route(m: Metadata, arch: str) -> Routing:
+    """Of an architecture all of whose models have experts; their weights add up to 1 where the file does not say."""
+    routing = read_routing(m, arch, normed=True)
+    if routing is None:
+        raise m.bad(f"{arch} without experts")
+    return routing
