@@ -152,7 +152,9 @@ class Answer:
         return finished
 
     def _enter(self, phase: str) -> None:
-        """`phase` begins, or goes on."""
+        """`phase` begins, or goes on: then there is nothing to do, for each token comes here."""
+        if phase == self.phase:
+            return
         self.phase = phase
         if phase in ("prefill", "decode"):
             self.call.daemon.queue.leave(self.call)
