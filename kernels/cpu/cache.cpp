@@ -3,7 +3,8 @@
 #include <cstring>
 
 #include "cells.h"
-#include "check.h"
+#include "kernel.h"
+#include "ops.h"
 
 namespace luce::LUCE_ISA {
 namespace {
@@ -24,25 +25,6 @@ void store_cell(const float *x, char *cell, int32_t type, int64_t D) {
   }
 }
 
-Verdict check_pages(const luce_tensor &k_pages, const luce_tensor &v_pages, const luce_tensor &cell_pos) {
-  for (const luce_tensor *pages : {&k_pages, &v_pages}) {
-    if (!is_cache_type(*pages)) return unsupported("pages are F32, F16, BF16, Q8_0 or Q4_0 (D a multiple of 32)");
-    if (pages->ne[1] != cell_pos.ne[0] || pages->ne[3] != cell_pos.ne[1]) return bad("pages and cell_pos differ");
-  }
-  if (!is_i32(cell_pos)) return unsupported("cell_pos is I32");
-  return k_pages.ne[2] == v_pages.ne[2] ? Verdict{} : bad("k_pages and v_pages have one number of heads");
-}
-
-Verdict check_write(const luce_kv_write_args &a) {
-  if (!is_f32(a.k) || !is_f32(a.v)) return unsupported("k and v are F32, contiguous along D");
-  if (!is_i32(a.slots) || !is_i32(a.positions)) return unsupported("slots and positions are I32");
-  const int64_t n = a.slots.ne[0];
-  if (a.k.ne[2] != n || a.v.ne[2] != n || a.positions.ne[0] != n) return bad("k, v, slots, positions have n rows");
-  if (a.k.ne[0] != a.k_pages.ne[0] || a.v.ne[0] != a.v_pages.ne[0]) return bad("heads and pages have one D");
-  if (a.k.ne[1] != a.k_pages.ne[2] || a.v.ne[1] != a.k.ne[1]) return bad("k, v and pages have one number of heads");
-  return check_pages(a.k_pages, a.v_pages, a.cell_pos);
-}
-
 void run_write(const luce_kv_write_args &a, const Worker &worker) {
   const int32_t *slots = static_cast<const int32_t *>(a.slots.data);
   const int32_t *positions = static_cast<const int32_t *>(a.positions.data);
@@ -60,12 +42,6 @@ void run_write(const luce_kv_write_args &a, const Worker &worker) {
     store_cell(row<const float>(a.v, h, i), cell(a.v_pages, c, h, page), a.v_pages.type, a.v.ne[0]);
     if (h == 0) row<int32_t>(a.cell_pos, page)[c] = positions[i];
   }
-}
-
-Verdict check_copy(const luce_kv_copy_args &a) {
-  if (!is_i32(a.copies)) return unsupported("copies are I32");
-  if (a.copies.ne[0] != 3) return bad("a copy is src, dst, n_cells");
-  return check_pages(a.k_pages, a.v_pages, a.cell_pos);
 }
 
 void copy_cells(const luce_tensor &pages, int64_t from, int64_t to, int64_t n_cells, int64_t h) {
@@ -97,7 +73,7 @@ void run_copy(const luce_kv_copy_args &a, const Worker &worker) {
 
 }  // namespace
 
-LUCE_KERNEL(kv_write, check_write, run_write)
-LUCE_KERNEL(kv_copy, check_copy, run_copy)
+LUCE_KERNEL(kv_write, check_kv_write, run_write)
+LUCE_KERNEL(kv_copy, check_kv_copy, run_copy)
 
 }  // namespace luce::LUCE_ISA

@@ -8,26 +8,6 @@
 
 namespace luce::LUCE_ISA {
 
-constexpr int64_t kQ8Bytes = 34;  // Q8_0: F16 d, int8 q[32]
-constexpr int64_t kQ4Bytes = 18;  // Q4_0: F16 d, 16 bytes: value i in the low nibble of byte i, i + 16 in the high one
-
-inline bool is_cache_type(const luce_tensor &pages) {
-  if (pages.layout != LUCE_ROWS) return false;
-  switch (pages.type) {
-    case LUCE_F32:
-      return pages.nb[0] == 4;
-    case LUCE_F16:
-    case LUCE_BF16:
-      return pages.nb[0] == 2;
-    case LUCE_Q8_0:
-      return pages.nb[0] == kQ8Bytes && pages.ne[0] % 32 == 0;
-    case LUCE_Q4_0:
-      return pages.nb[0] == kQ4Bytes && pages.ne[0] % 32 == 0;
-    default:
-      return false;
-  }
-}
-
 inline int64_t cell_bytes(const luce_tensor &pages) {
   const bool in_blocks = pages.type == LUCE_Q8_0 || pages.type == LUCE_Q4_0;
   return pages.ne[0] / (in_blocks ? 32 : 1) * pages.nb[0];

@@ -8,7 +8,7 @@
 
 #include "attention_page.h"
 #include "attention_rows.h"
-#include "check.h"
+#include "kernel.h"
 
 namespace luce::LUCE_ISA {
 namespace {

@@ -53,7 +53,7 @@ Verdict check(const luce_embed_args &a) {
   if (a.ids.type != LUCE_I32 || a.out.type != LUCE_F32) return unsupported("ids are I32, out is F32");
   if (a.ids.nb[0] != 4 || a.out.nb[0] != 4) return unsupported("ids and rows of out are contiguous");
   if (a.out.ne[0] != E || a.out.ne[1] != a.ids.ne[0]) return bad("out is [E, n] for weight [E, V] and ids [n]");
-  if (a.weight.type == LUCE_F32 || a.weight.type == LUCE_F16 || a.weight.type == LUCE_BF16) return {};
+  if (is_float(a.weight.type)) return {};
   Verdict verdict = unsupported("weight is of no weight type");
   with_block(a.weight.type, [&](auto block_of) {
     verdict = E % decltype(block_of)::format.values == 0 ? Verdict{} : bad("a row of the weight is not whole blocks");

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "check.h"
 #include "expert_tile.h"
+#include "kernel.h"
 #include "matmul_rows.h"
 #include "pieces.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "check.h"
+#include "kernel.h"
 #include "math.h"
 
 namespace luce::LUCE_ISA {

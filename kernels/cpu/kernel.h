@@ -14,23 +14,11 @@
 #include <atomic>
 #include <cstdint>
 
+#include "check.h"
 #include "luce.h"
 #include "threads.h"
 
 namespace luce {
-
-// What check() answers.
-struct Verdict {
-  luce_status status = LUCE_OK;
-  const char *message = "";
-};
-
-inline Verdict unsupported(const char *message) {
-  return {LUCE_UNSUPPORTED, message};
-}
-inline Verdict bad(const char *message) {
-  return {LUCE_BAD_ARGUMENT, message};
-}
 
 constexpr int64_t kScratchBytes = 1 << 20;
 

@@ -4,16 +4,11 @@
 #include <chrono>
 #include <thread>
 
-#include "check.h"
+#include "kernel.h"
+#include "ops.h"
 
 namespace luce::LUCE_ISA {
 namespace {
-
-Verdict check(const luce_mailbox_args &a) {
-  if (!is_i32(a.box)) return unsupported("box is I32");
-  if (!(a.timeout_s > 0)) return bad("timeout_s is positive");
-  return a.box.ne[0] == 2 ? Verdict{} : bad("box is asked, answered");
-}
 
 // The other threads wait for the op to end. The answerer's work takes the core, so we do not spin.
 void run(const luce_mailbox_args &a, const Worker &worker) {
@@ -31,6 +26,6 @@ void run(const luce_mailbox_args &a, const Worker &worker) {
 
 }  // namespace
 
-LUCE_KERNEL(mailbox, check, run)
+LUCE_KERNEL(mailbox, check_mailbox, run)
 
 }  // namespace luce::LUCE_ISA

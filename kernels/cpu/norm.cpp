@@ -4,8 +4,9 @@
 
 #include <cmath>
 
-#include "check.h"
+#include "kernel.h"
 #include "math.h"
+#include "ops.h"
 
 namespace luce::LUCE_ISA {
 namespace {
@@ -51,22 +52,6 @@ void for_vectors(const Args &a, const Worker &worker, F f) {
   }
 }
 
-Verdict check_x(const luce_tensor &x, const luce_tensor &out) {
-  if (!is_f32(x) || !is_f32(out)) return unsupported("x and out are F32, contiguous along D");
-  return same_shape(x, out) ? Verdict{} : bad("x and out have one shape");
-}
-
-Verdict check_weight(const luce_tensor &weight, int64_t D) {
-  if (!is_f32(weight)) return unsupported("weight is F32");
-  return weight.ne[0] == D ? Verdict{} : bad("weight has D values");
-}
-
-Verdict check_rms(const luce_rms_norm_args &a) {
-  const Verdict verdict = check_x(a.x, a.out);
-  if (verdict.status != LUCE_OK || a.weight.data == nullptr) return verdict;
-  return check_weight(a.weight, a.x.ne[0]);
-}
-
 void run_rms(const luce_rms_norm_args &a, const Worker &worker) {
   const int64_t D = a.x.ne[0];
   const float *weight = static_cast<const float *>(a.weight.data);
@@ -81,7 +66,7 @@ void run_rms(const luce_rms_norm_args &a, const Worker &worker) {
 }
 
 Verdict check_l2(const luce_l2_norm_args &a) {
-  return check_x(a.x, a.out);
+  return check_rows_of_heads(a.x, a.out);
 }
 
 void run_l2(const luce_l2_norm_args &a, const Worker &worker) {
@@ -95,8 +80,8 @@ void run_l2(const luce_l2_norm_args &a, const Worker &worker) {
 Verdict check_gated(const luce_gated_norm_args &a) {
   if (!is_f32(a.gate)) return unsupported("gate is F32, contiguous along D");
   if (!same_shape(a.x, a.gate)) return bad("x and gate have one shape");
-  const Verdict verdict = check_x(a.x, a.out);
-  return verdict.status == LUCE_OK ? check_weight(a.weight, a.x.ne[0]) : verdict;
+  const Verdict verdict = check_rows_of_heads(a.x, a.out);
+  return verdict.status == LUCE_OK ? check_norm_weight(a.weight, a.x.ne[0]) : verdict;
 }
 
 void run_gated(const luce_gated_norm_args &a, const Worker &worker) {
@@ -114,7 +99,7 @@ void run_gated(const luce_gated_norm_args &a, const Worker &worker) {
 
 }  // namespace
 
-LUCE_KERNEL(rms_norm, check_rms, run_rms)
+LUCE_KERNEL(rms_norm, check_rms_norm, run_rms)
 LUCE_KERNEL(l2_norm, check_l2, run_l2)
 LUCE_KERNEL(gated_norm, check_gated, run_gated)
 

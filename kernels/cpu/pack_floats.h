@@ -8,13 +8,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "check.h"
 #include "pack.h"
 
 namespace luce {
 
-constexpr bool is_float(int32_t type) {
-  return type == LUCE_F32 || type == LUCE_F16 || type == LUCE_BF16;
-}
 constexpr int64_t float_bytes(int32_t type) {
   return type == LUCE_F32 ? 4 : 2;
 }

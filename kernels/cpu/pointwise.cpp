@@ -1,8 +1,9 @@
 // pointwise.cpp: ops that treat each value alone: add, scale, glu, gate, softcap. Threads share blocks of kBlock values
 // of a row.
 
-#include "check.h"
+#include "kernel.h"
 #include "math.h"
+#include "ops.h"
 
 namespace luce::LUCE_ISA {
 namespace {
@@ -25,15 +26,6 @@ void for_each(const luce_tensor &a, const luce_tensor &b, const luce_tensor &out
   }
 }
 
-Verdict check_shapes(const luce_tensor &a, const luce_tensor &b, const luce_tensor &out) {
-  if (!is_f32(a) || !is_f32(b) || !is_f32(out)) return unsupported("all tensors are F32, contiguous along ne[0]");
-  return same_shape(a, out) && same_shape(b, out) ? Verdict{} : bad("all tensors have one shape");
-}
-
-Verdict check_add(const luce_add_args &a) {
-  return check_shapes(a.a, a.b, a.out);
-}
-
 void run_add(const luce_add_args &a, const Worker &worker) {
   for_each(a.a, a.b, a.out, a.n_rows, worker, [](F32 x, F32 y) { return x + y; });
 }
@@ -45,12 +37,6 @@ Verdict check_scale(const luce_scale_args &a) {
 void run_scale(const luce_scale_args &a, const Worker &worker) {
   const float factor = a.factor;
   for_each(a.x, a.x, a.out, a.n_rows, worker, [factor](F32 x, F32) { return factor * x; });
-}
-
-Verdict check_glu(const luce_glu_args &a) {
-  if (a.activation != LUCE_SILU && a.activation != LUCE_GELU_TANH)
-    return unsupported("activation is SILU or GELU_TANH");
-  return check_shapes(a.gate, a.up, a.out);
 }
 
 // 0.5 g (1 + tanh u) = g / (1 + e^-2u), which does not cancel for negative g.
@@ -94,11 +80,6 @@ void run_gate(const luce_gate_args &a, const Worker &worker) {
       store_first(out + k, a.function == LUCE_GATE_SIGMOID ? times_sigmoid(v, g) : v * softplus(g), n);
     }
   }
-}
-
-Verdict check_softcap(const luce_softcap_args &a) {
-  if (!(a.cap > 0)) return bad("cap is positive");
-  return check_shapes(a.x, a.x, a.out);
 }
 
 void run_softcap(const luce_softcap_args &a, const Worker &worker) {

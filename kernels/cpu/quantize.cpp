@@ -4,6 +4,7 @@
 // else (decode) a part of the blocks of each row: at n = 1 this op is as long as its row is read once.
 
 #include "kernel.h"
+#include "ops.h"
 #include "simd.h"
 
 namespace luce::LUCE_ISA {
@@ -44,14 +45,6 @@ void quantize_blocks(const float *x, char *out, int64_t K, Range blocks) {
   }
 }
 
-Verdict check(const luce_quantize_args &a) {
-  if (a.x.type != LUCE_F32 || a.out.type != LUCE_Q8_A) return unsupported("x is F32, out is Q8_A");
-  if (a.x.nb[0] != 4) return unsupported("rows of x are contiguous");
-  if (a.x.ne[0] % kBlock != 0) return unsupported("K is a multiple of 32");
-  if (a.x.ne[0] != a.out.ne[0] || a.x.ne[1] != a.out.ne[1]) return bad("x and out have one shape");
-  return {};
-}
-
 void run(const luce_quantize_args &a, const Worker &worker) {
   const int64_t K = a.x.ne[0], n_blocks = K / kBlock;
   const Range all = share(true_rows(a.n_rows, a.x.ne[1]) * n_blocks, worker);
@@ -65,6 +58,6 @@ void run(const luce_quantize_args &a, const Worker &worker) {
 
 }  // namespace
 
-LUCE_KERNEL(quantize, check, run)
+LUCE_KERNEL(quantize, check_quantize, run)
 
 }  // namespace luce::LUCE_ISA

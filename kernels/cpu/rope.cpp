@@ -2,19 +2,12 @@
 
 #include <cmath>
 
-#include "check.h"
+#include "kernel.h"
+#include "ops.h"
 #include "simd.h"
 
 namespace luce::LUCE_ISA {
 namespace {
-
-Verdict check_angles(const luce_rope_angles_args &a) {
-  if (!is_i32(a.positions) || !is_f32(a.frequencies) || !is_f32(a.out)) {
-    return unsupported("positions are I32, frequencies and out F32, contiguous along ne[0]");
-  }
-  if (a.out.ne[0] != 2 * a.frequencies.ne[0]) return bad("out has two values for each frequency");
-  return a.out.ne[1] == a.positions.ne[0] ? Verdict{} : bad("out has a row for each position");
-}
 
 // The angle is rounded to float, as the models were trained; its sine is of double precision, for angles up to 262144.
 void run_angles(const luce_rope_angles_args &a, const Worker &worker) {
@@ -51,14 +44,6 @@ void rotate_neox(const float *x, const float *angles, float *out, int64_t n_rot)
   }
 }
 
-Verdict check_rope(const luce_rope_args &a) {
-  if (!is_f32(a.x) || !is_f32(a.angles) || !is_f32(a.out)) return unsupported("all tensors are F32, contiguous in D");
-  if (a.mode != LUCE_ROPE_NORM && a.mode != LUCE_ROPE_NEOX) return unsupported("mode is NORM or NEOX");
-  if (!same_shape(a.x, a.out)) return bad("x and out have one shape");
-  if (a.angles.ne[0] > a.x.ne[0] || a.angles.ne[0] % 2 != 0) return bad("n_rot is even and at most D");
-  return a.angles.ne[1] == a.x.ne[2] ? Verdict{} : bad("angles have a row for each row of x");
-}
-
 void run_rope(const luce_rope_args &a, const Worker &worker) {
   const int64_t D = a.x.ne[0], H = a.x.ne[1], n_rot = a.angles.ne[0];
   const Range mine = share(true_rows(a.n_rows, a.x.ne[2]) * H, worker);
@@ -73,7 +58,7 @@ void run_rope(const luce_rope_args &a, const Worker &worker) {
 
 }  // namespace
 
-LUCE_KERNEL(rope_angles, check_angles, run_angles)
+LUCE_KERNEL(rope_angles, check_rope_angles, run_angles)
 LUCE_KERNEL(rope, check_rope, run_rope)
 
 }  // namespace luce::LUCE_ISA

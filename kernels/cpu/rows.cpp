@@ -2,16 +2,11 @@
 
 #include <cstring>
 
-#include "check.h"
+#include "kernel.h"
+#include "ops.h"
 
 namespace luce::LUCE_ISA {
 namespace {
-
-Verdict check(const luce_rows_args &a) {
-  if (!is_f32(a.x) || !is_i32(a.index) || !is_f32(a.out)) return unsupported("x and out are F32, index is I32");
-  if (a.x.ne[0] != a.out.ne[0]) return bad("x and out have rows of one length");
-  return a.out.ne[1] == a.index.ne[0] ? Verdict{} : bad("out has a row for each index");
-}
 
 void run(const luce_rows_args &a, const Worker &worker) {
   const int32_t *index = static_cast<const int32_t *>(a.index.data);
@@ -29,6 +24,6 @@ void run(const luce_rows_args &a, const Worker &worker) {
 
 }  // namespace
 
-LUCE_KERNEL(rows, check, run)
+LUCE_KERNEL(rows, check_rows, run)
 
 }  // namespace luce::LUCE_ISA

@@ -5,7 +5,8 @@
 // comparison.
 
 #include "candidates.h"
-#include "check.h"
+#include "kernel.h"
+#include "ops.h"
 #include "philox.h"
 
 namespace luce::LUCE_ISA {
@@ -254,24 +255,6 @@ class Sampler {
   Candidate *candidates_;
 };
 
-Verdict check(const luce_sample_args &a) {
-  if (!is_f32(a.logits) || !is_i32(a.token) || !is_f32(a.logprob)) return unsupported("logits, logprob F32, token I32");
-  if (!is_array_of<luce_sample_row>(a.rows)) return unsupported("rows are luce_sample_row, as U8 with nb[0] = 80");
-  const int64_t V = a.logits.ne[0], m = a.logits.ne[1];
-  if (a.rows.ne[0] != m || a.token.ne[0] != m || a.logprob.ne[0] != m)
-    return bad("rows, token and logprob have m values");
-  if (a.counts.data && (!is_i32(a.counts) || a.counts.ne[0] != V)) return bad("counts are I32 [V, n_slots]");
-  if (a.masks.data && (!is_i32(a.masks) || a.masks.ne[0] != (V + 31) / 32)) return bad("masks are I32 [(V + 31) / 32]");
-  if (a.bias_ids.data && (!is_i32(a.bias_ids) || !is_f32(a.bias_values) || a.bias_ids.ne[0] != a.bias_values.ne[0])) {
-    return bad("bias_ids are I32 [n_bias], bias_values F32 [n_bias]");
-  }
-  if (a.top_ids.data) {
-    if (!is_i32(a.top_ids) || !is_f32(a.top_logprobs)) return unsupported("top_ids are I32, top_logprobs F32");
-    if (a.top_ids.ne[1] != m || !same_shape(a.top_ids, a.top_logprobs)) return bad("top_* are [n_top, m]");
-  }
-  return {};
-}
-
 void run(const luce_sample_args &a, const Worker &worker) {
   Sampler(a, worker).run();
 }
@@ -282,6 +265,6 @@ int64_t workspace(const luce_sample_args &a, int n_threads) {
 
 }  // namespace
 
-LUCE_KERNEL(sample, check, run, workspace)
+LUCE_KERNEL(sample, check_sample, run, workspace)
 
 }  // namespace luce::LUCE_ISA

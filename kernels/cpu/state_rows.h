@@ -1,7 +1,6 @@
 // state_rows.h: which rows of a step belong to one sequence, what each comes after, and in which slots states lie.
 #pragma once
 
-#include "check.h"
 #include "kernel.h"
 
 namespace luce::LUCE_ISA {

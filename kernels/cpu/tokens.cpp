@@ -2,17 +2,11 @@
 
 #include <algorithm>
 
-#include "check.h"
+#include "kernel.h"
+#include "ops.h"
 
 namespace luce::LUCE_ISA {
 namespace {
-
-Verdict check_count(const luce_count_args &a) {
-  if (!is_i32(a.counts) || !is_i32(a.slots) || !is_i32(a.tokens) || !is_i32(a.amount))
-    return unsupported("all are I32");
-  const int64_t n = a.tokens.ne[0];
-  return a.slots.ne[0] == n && a.amount.ne[0] == n ? Verdict{} : bad("slots, tokens and amount have n values");
-}
 
 // Threads share the vocabulary: each does all entries in order, for its own tokens.
 void run_count(const luce_count_args &a, const Worker &worker) {
@@ -36,17 +30,6 @@ void run_count(const luce_count_args &a, const Worker &worker) {
       counts[token] = amount[i] == 0 ? counts[token] | LUCE_COUNT_PROMPT : counts[token] + amount[i];
     }
   }
-}
-
-Verdict check_advance(const luce_advance_args &a) {
-  if (!is_i32(a.token) || !is_i32(a.slots) || !is_i32(a.stop_ids) || !is_i32(a.forced) || !is_i32(a.emitted)) {
-    return unsupported("all but state are I32");
-  }
-  if (!is_array_of<luce_row_state>(a.state)) return unsupported("state is luce_row_state, as U8 with nb[0] = 24");
-  const int64_t m = a.token.ne[0], n_slots = a.state.ne[0];
-  if (a.slots.ne[0] != m || a.emitted.ne[0] != m) return bad("token, slots and emitted have m values");
-  return a.stop_ids.ne[1] == n_slots && a.forced.ne[1] == n_slots ? Verdict{}
-                                                                  : bad("stop_ids and forced have a row for each slot");
 }
 
 int32_t advance(const luce_advance_args &a, int32_t slot, int32_t token) {

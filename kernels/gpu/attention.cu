@@ -6,6 +6,7 @@
 // neither on its company nor on where its pages lie.
 
 #include "attention.cuh"
+#include "ops.h"
 
 namespace luce {
 namespace {
@@ -26,29 +27,10 @@ int64_t shared_bytes(const luce_attention_args &a) {
 }
 
 Verdict check(const luce_attention_args &a) {
-  if (!is_f32(a.q) || !is_f32(a.out)) return unsupported("q and out are F32, contiguous along D");
-  if (!is_cache_type(a.k_pages) || !is_cache_type(a.v_pages)) {
-    return unsupported("pages are F32, F16, BF16, Q8_0 or Q4_0 (D a multiple of 32)");
-  }
-  if (!is_i32(a.cell_pos) || !is_i32(a.page_table) || !is_i32(a.row_seq) || !is_i32(a.row_pos) || !is_i32(a.row_cell)) {
-    return unsupported("cell_pos, page_table, row_seq, row_pos and row_cell are I32");
-  }
-  const int64_t n = a.q.ne[2], H = a.q.ne[1], n_kv = a.k_pages.ne[2];
-  if (a.q.ne[0] != a.k_pages.ne[0] || a.out.ne[0] != a.v_pages.ne[0]) return bad("q has D values, out Dv");
-  if (a.out.ne[1] != H || a.out.ne[2] != n) return bad("q and out have one number of heads and of rows");
-  if (a.row_seq.ne[0] != n || a.row_pos.ne[0] != n || a.row_cell.ne[0] != n) return bad("row_* have n values");
-  if (H % n_kv != 0 || a.v_pages.ne[2] != n_kv) return bad("H is a multiple of n_kv, which k_pages and v_pages share");
-  for (const luce_tensor *pages : {&a.k_pages, &a.v_pages}) {
-    if (pages->ne[1] != a.cell_pos.ne[0] || pages->ne[3] != a.cell_pos.ne[1]) return bad("pages and cell_pos differ");
-  }
-  if (a.parents.data != nullptr) {
-    if (!is_i32(a.parents) || !is_i32(a.seq_past)) return unsupported("parents and seq_past are I32");
-    if (a.parents.ne[0] != n || a.seq_past.ne[0] != a.page_table.ne[1]) return bad("n parents, n_seqs seq_past");
-  }
   if (a.cells.data != nullptr || a.lse.data != nullptr) return unsupported("no kernel for cells or lse");
-  if (a.sinks.data != nullptr && (!is_f32(a.sinks) || a.sinks.ne[0] != H)) return bad("sinks are F32 [H]");
-  if (shared_bytes(a) > kMostSharedBytes) return unsupported("a tile and the heads that read it exceed shared memory");
-  return {};
+  const Verdict verdict = check_attention(a);
+  if (verdict.status != LUCE_OK || shared_bytes(a) <= kMostSharedBytes) return verdict;
+  return unsupported("a tile and the heads that read it exceed shared memory");
 }
 
 int64_t workspace(const luce_attention_args &a) {

@@ -1,17 +1,12 @@
 // cache.cu: kv_copy: pages of the cache, [D, page_size, n_kv, n_pages], copied on write.
 
 #include "cells.cuh"
+#include "ops.h"
 
 namespace luce {
 namespace {
 
 constexpr int kCopyThreads = 256;
-
-Verdict check_copy(const luce_kv_copy_args &a) {
-  if (!is_i32(a.copies)) return unsupported("copies are I32");
-  if (a.copies.ne[0] != 3) return bad("a copy is src, dst, n_cells");
-  return check_pages(a.k_pages, a.v_pages, a.cell_pos);
-}
 
 void launch_copy(const luce_kv_copy_args &a, Launcher &launcher) {
   launcher(kernel_kv_copy, dim3(static_cast<unsigned>(a.k_pages.ne[2]), 2), kCopyThreads, 0, a);
@@ -49,4 +44,4 @@ LUCE_GLOBAL(kv_copy)(const __grid_constant__ luce_kv_copy_args a, uint32_t *faul
 
 }  // namespace luce
 
-LUCE_OP(kv_copy, check_copy, launch_copy)
+LUCE_OP(kv_copy, check_kv_copy, launch_copy)

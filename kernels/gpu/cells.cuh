@@ -1,38 +1,9 @@
 // cells.cuh: the cells of a paged cache: where they are and what their bytes mean.
 #pragma once
 
-#include "check.h"
+#include "kernel.h"
 
 namespace luce {
-
-constexpr int kQ8Bytes = 34;  // Q8_0: F16 d, int8 q[32]
-constexpr int kQ4Bytes = 18;  // Q4_0: F16 d, 16 bytes of nibbles, value i is (nibble - 8) * d: low ones first
-
-inline bool is_cache_type(const luce_tensor &pages) {
-  if (pages.layout != LUCE_ROWS) return false;
-  switch (pages.type) {
-    case LUCE_F32:
-      return pages.nb[0] == 4;
-    case LUCE_F16:
-    case LUCE_BF16:
-      return pages.nb[0] == 2;
-    case LUCE_Q8_0:
-      return pages.nb[0] == kQ8Bytes && pages.ne[0] % 32 == 0;
-    case LUCE_Q4_0:
-      return pages.nb[0] == kQ4Bytes && pages.ne[0] % 32 == 0;
-    default:
-      return false;
-  }
-}
-
-inline Verdict check_pages(const luce_tensor &k_pages, const luce_tensor &v_pages, const luce_tensor &cell_pos) {
-  for (const luce_tensor *pages : {&k_pages, &v_pages}) {
-    if (!is_cache_type(*pages)) return unsupported("pages are F32, F16, BF16, Q8_0 or Q4_0 (D a multiple of 32)");
-    if (pages->ne[1] != cell_pos.ne[0] || pages->ne[3] != cell_pos.ne[1]) return bad("pages and cell_pos differ");
-  }
-  if (!is_i32(cell_pos)) return unsupported("cell_pos is I32");
-  return k_pages.ne[2] == v_pages.ne[2] ? Verdict{} : bad("k_pages and v_pages have one number of heads");
-}
 
 LUCE_DEVICE int cell_bytes(const luce_tensor &pages) {
   const int D = static_cast<int>(pages.ne[0]);

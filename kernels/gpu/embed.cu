@@ -2,7 +2,7 @@
 //
 // A thread makes one value: the table's row is a few kilobytes, the kernel a microsecond of latency.
 
-#include "check.h"
+#include "kernel.h"
 #include "quant.cuh"
 
 namespace luce {

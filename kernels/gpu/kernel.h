@@ -13,6 +13,7 @@
 // op's arguments as they are, and the fault word.
 #pragma once
 
+#include "check.h"
 #include "launch.h"
 #include "luce.h"
 
@@ -20,19 +21,6 @@
 #define LUCE_GLOBAL_(name) LUCE_GLOBAL(name)  // for a name that is a macro
 
 namespace luce {
-
-// What check() answers.
-struct Verdict {
-  luce_status status = LUCE_OK;
-  const char *message = "";
-};
-
-inline Verdict unsupported(const char *message) {
-  return {LUCE_UNSUPPORTED, message};
-}
-inline Verdict bad(const char *message) {
-  return {LUCE_BAD_ARGUMENT, message};
-}
 
 // Puts the kernels of one op on a stream; the first error is kept.
 struct Launcher {

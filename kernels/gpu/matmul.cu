@@ -2,7 +2,7 @@
 // is supported, and which kernels do it. Quantised weights are packed and meet Q8_A; F32, F16 and BF16 lie in rows and
 // meet F32.
 
-#include "check.h"
+#include "kernel.h"
 #include "matmul.cuh"
 #include "overlap.h"
 

@@ -4,7 +4,7 @@
 // in a tree: the order over k is the same for any number of rows. Where rows do not begin at multiples of 16 bytes, a
 // lane takes one value of every 32.
 
-#include "check.h"
+#include "kernel.h"
 
 namespace luce {
 namespace {

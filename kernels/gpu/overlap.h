@@ -3,7 +3,7 @@
 // writes there, and in one launch the rows of the first may still be read.
 #pragma once
 
-#include "check.h"
+#include "kernel.h"
 
 namespace luce {
 

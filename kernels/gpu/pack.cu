@@ -2,8 +2,8 @@
 //
 // luce_pack runs on the stream: `weight` is in device memory, where rows [row_begin, row_end) are all that is read.
 
-#include "check.h"
 #include "context.h"
+#include "kernel.h"
 #include "pack.cuh"
 
 namespace luce {

@@ -1,17 +1,12 @@
 // pointwise.cu: softcap, whose rows may be of a whole vocabulary. A thread makes one value of one row.
 
-#include "check.h"
+#include "kernel.h"
+#include "ops.h"
 
 namespace luce {
 namespace {
 
 constexpr int kThreads = 256;
-
-Verdict check(const luce_softcap_args &a) {
-  if (!(a.cap > 0)) return bad("cap is positive");
-  if (!is_f32(a.x) || !is_f32(a.out)) return unsupported("all tensors are F32, contiguous along ne[0]");
-  return same_shape(a.x, a.out) ? Verdict{} : bad("all tensors have one shape");
-}
 
 void launch(const luce_softcap_args &a, Launcher &launcher) {
   launcher(kernel_softcap, dim3(blocks_of(a.out.ne[0], kThreads), static_cast<unsigned>(a.out.ne[1])), kThreads, 0, a);
@@ -29,4 +24,4 @@ LUCE_GLOBAL(softcap)(const __grid_constant__ luce_softcap_args a, uint32_t *) {
 
 }  // namespace luce
 
-LUCE_OP(softcap, check, launch)
+LUCE_OP(softcap, check_softcap, launch)

@@ -1,19 +1,12 @@
 // rope.cu: the angles of rotary position embedding, made once for a step and used by every layer (row_chain.cu turns).
 
-#include "check.h"
+#include "kernel.h"
+#include "ops.h"
 
 namespace luce {
 namespace {
 
 constexpr int kThreads = 128;
-
-Verdict check_angles(const luce_rope_angles_args &a) {
-  if (!is_i32(a.positions) || !is_f32(a.frequencies) || !is_f32(a.out)) {
-    return unsupported("positions are I32, frequencies and out F32, contiguous along ne[0]");
-  }
-  if (a.out.ne[0] != 2 * a.frequencies.ne[0]) return bad("out has two values for each frequency");
-  return a.out.ne[1] == a.positions.ne[0] ? Verdict{} : bad("out has a row for each position");
-}
 
 void launch_angles(const luce_rope_angles_args &a, Launcher &launcher) {
   const dim3 grid(blocks_of(a.frequencies.ne[0], kThreads), static_cast<unsigned>(a.positions.ne[0]));
@@ -37,4 +30,4 @@ LUCE_GLOBAL(rope_angles)(const __grid_constant__ luce_rope_angles_args a, uint32
 
 }  // namespace luce
 
-LUCE_OP(rope_angles, check_angles, launch_angles)
+LUCE_OP(rope_angles, check_rope_angles, launch_angles)

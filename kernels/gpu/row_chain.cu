@@ -9,6 +9,7 @@
 
 #include "cells.cuh"
 #include "math.cuh"
+#include "ops.h"
 #include "overlap.h"
 #include "quantize.cuh"
 
@@ -174,51 +175,8 @@ namespace {
 
 // ---- what may be in a chain ----
 
-Verdict check_norm(const luce_rms_norm_args &a) {
-  if (!is_f32(a.x) || !is_f32(a.out)) return unsupported("x and out are F32, contiguous along D");
-  if (!same_shape(a.x, a.out)) return bad("x and out have one shape");
-  if (a.weight.data == nullptr) return {};
-  if (!is_f32(a.weight)) return unsupported("weight is F32");
-  return a.weight.ne[0] == a.x.ne[0] ? Verdict{} : bad("weight has D values");
-}
-
-Verdict check_same(const luce_tensor &a, const luce_tensor &b, const luce_tensor &out) {
-  if (!is_f32(a) || !is_f32(b) || !is_f32(out)) return unsupported("all tensors are F32, contiguous along ne[0]");
-  return same_shape(a, out) && same_shape(b, out) ? Verdict{} : bad("all tensors have one shape");
-}
-Verdict check_add(const luce_add_args &a) {
-  return check_same(a.a, a.b, a.out);
-}
-Verdict check_glu(const luce_glu_args &a) {
-  if (a.activation != LUCE_SILU && a.activation != LUCE_GELU_TANH) return unsupported("activation is SILU or GELU");
-  if (a.limit != 0) return unsupported("no kernel for a limit");
-  return check_same(a.gate, a.up, a.out);
-}
-
-Verdict check_quantize(const luce_quantize_args &a) {
-  if (a.x.type != LUCE_F32 || a.out.type != LUCE_Q8_A) return unsupported("x is F32, out is Q8_A");
-  if (a.x.nb[0] != 4) return unsupported("rows of x are contiguous");
-  if (a.x.ne[0] % 32 != 0) return unsupported("K is a multiple of 32");
-  if (a.x.ne[0] != a.out.ne[0] || a.x.ne[1] != a.out.ne[1]) return bad("x and out have one shape");
-  return {};
-}
-
-Verdict check_rope(const luce_rope_args &a) {
-  if (!is_f32(a.x) || !is_f32(a.angles) || !is_f32(a.out)) return unsupported("all tensors are F32, contiguous in D");
-  if (a.mode != LUCE_ROPE_NORM && a.mode != LUCE_ROPE_NEOX) return unsupported("mode is NORM or NEOX");
-  if (!same_shape(a.x, a.out)) return bad("x and out have one shape");
-  if (a.angles.ne[0] > a.x.ne[0] || a.angles.ne[0] % 2 != 0) return bad("n_rot is even and at most D");
-  return a.angles.ne[1] == a.x.ne[2] ? Verdict{} : bad("angles have a row for each row of x");
-}
-
-Verdict check_kv_write(const luce_kv_write_args &a) {
-  if (!is_f32(a.k) || !is_f32(a.v)) return unsupported("k and v are F32, contiguous along D");
-  if (!is_i32(a.slots) || !is_i32(a.positions)) return unsupported("slots and positions are I32");
-  const int64_t n = a.slots.ne[0];
-  if (a.k.ne[2] != n || a.v.ne[2] != n || a.positions.ne[0] != n) return bad("k, v, slots, positions have n rows");
-  if (a.k.ne[0] != a.k_pages.ne[0] || a.v.ne[0] != a.v_pages.ne[0]) return bad("heads and pages have one D");
-  if (a.k.ne[1] != a.k_pages.ne[2] || a.v.ne[1] != a.k.ne[1]) return bad("k, v and pages have one number of heads");
-  return check_pages(a.k_pages, a.v_pages, a.cell_pos);
+Verdict check_plain_glu(const luce_glu_args &a) {
+  return a.limit == 0 ? check_glu(a) : unsupported("no kernel for a limit");
 }
 
 // ---- launching ----
@@ -291,9 +249,9 @@ int launch_chain(const luce_call *calls, int n_calls, Launcher &launcher) {
 }  // namespace
 }  // namespace luce
 
-LUCE_OP(rms_norm, check_norm, launch_chain)
+LUCE_OP(rms_norm, check_rms_norm, launch_chain)
 LUCE_OP(add, check_add, launch_chain)
-LUCE_OP(glu, check_glu, launch_chain)
+LUCE_OP(glu, check_plain_glu, launch_chain)
 LUCE_OP(quantize, check_quantize, launch_chain)
 LUCE_OP(rope, check_rope, launch_chain)
 LUCE_OP(kv_write, check_kv_write, launch_chain)

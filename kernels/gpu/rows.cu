@@ -1,17 +1,12 @@
 // rows.cu: out[:, i] = x[:, index[i]]: the rows of a step whose logits somebody wants.
 
-#include "check.h"
+#include "kernel.h"
+#include "ops.h"
 
 namespace luce {
 namespace {
 
 constexpr int kThreads = 256;
-
-Verdict check(const luce_rows_args &a) {
-  if (!is_f32(a.x) || !is_i32(a.index) || !is_f32(a.out)) return unsupported("x and out are F32, index is I32");
-  if (a.x.ne[0] != a.out.ne[0]) return bad("x and out have rows of one length");
-  return a.out.ne[1] == a.index.ne[0] ? Verdict{} : bad("out has a row for each index");
-}
 
 void launch(const luce_rows_args &a, Launcher &launcher) {
   const dim3 grid(blocks_of(a.x.ne[0], kThreads), static_cast<unsigned>(a.index.ne[0]));
@@ -33,4 +28,4 @@ LUCE_GLOBAL(rows)(const __grid_constant__ luce_rows_args a, uint32_t *fault) {
 
 }  // namespace luce
 
-LUCE_OP(rows, check, launch)
+LUCE_OP(rows, check_rows, launch)

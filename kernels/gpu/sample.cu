@@ -5,6 +5,7 @@
 // makes it (narrow.cuh). Noise is made in float first, and exactly for what can still win.
 
 #include "narrow.cuh"
+#include "ops.h"
 #include "sample.cuh"
 
 namespace luce {
@@ -14,22 +15,9 @@ constexpr int kThreads = 256, kPerThread = kIds / kThreads;
 constexpr int kMostTop = 128;  // alternatives that can be reported
 
 Verdict check(const luce_sample_args &a) {
-  if (!is_f32(a.logits) || !is_i32(a.token) || !is_f32(a.logprob)) return unsupported("logits, logprob F32, token I32");
-  if (!is_array_of<luce_sample_row>(a.rows)) return unsupported("rows are luce_sample_row, as U8 with nb[0] = 80");
-  const int64_t V = a.logits.ne[0], m = a.logits.ne[1];
-  if (a.rows.ne[0] != m || a.token.ne[0] != m || a.logprob.ne[0] != m)
-    return bad("rows, token and logprob have m values");
-  if (a.counts.data && (!is_i32(a.counts) || a.counts.ne[0] != V)) return bad("counts are I32 [V, n_slots]");
-  if (a.masks.data && (!is_i32(a.masks) || a.masks.ne[0] != (V + 31) / 32)) return bad("masks are I32 [(V + 31) / 32]");
-  if (a.bias_ids.data && (!is_i32(a.bias_ids) || !is_f32(a.bias_values) || a.bias_ids.ne[0] != a.bias_values.ne[0])) {
-    return bad("bias_ids are I32 [n_bias], bias_values F32 [n_bias]");
-  }
-  if (a.top_ids.data) {
-    if (!is_i32(a.top_ids) || !is_f32(a.top_logprobs)) return unsupported("top_ids are I32, top_logprobs F32");
-    if (a.top_ids.ne[1] != m || !same_shape(a.top_ids, a.top_logprobs)) return bad("top_* are [n_top, m]");
-    if (a.top_ids.ne[0] > kMostTop) return unsupported("at most 128 alternatives are reported");
-  }
-  return {};
+  const Verdict verdict = check_sample(a);
+  if (verdict.status != LUCE_OK || !a.top_ids.data || a.top_ids.ne[0] <= kMostTop) return verdict;
+  return unsupported("at most 128 alternatives are reported");
 }
 
 void launch(const luce_sample_args &a, Launcher &launcher) {

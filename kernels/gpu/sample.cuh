@@ -1,7 +1,7 @@
 // sample.cuh: what the two kernels of sample.cu share: the workspace, and the best token so far.
 #pragma once
 
-#include "check.h"
+#include "kernel.h"
 #include "philox.cuh"
 
 namespace luce {

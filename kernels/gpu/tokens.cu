@@ -1,32 +1,15 @@
 // tokens.cu: what becomes of tokens on the device: count (for penalties) and advance (a row's state).
 
-#include "check.h"
+#include "kernel.h"
+#include "ops.h"
 
 namespace luce {
 namespace {
 
 constexpr int kCountThreads = 1024;
 
-Verdict check_count(const luce_count_args &a) {
-  if (!is_i32(a.counts) || !is_i32(a.slots) || !is_i32(a.tokens) || !is_i32(a.amount))
-    return unsupported("all are I32");
-  const int64_t n = a.tokens.ne[0];
-  return a.slots.ne[0] == n && a.amount.ne[0] == n ? Verdict{} : bad("slots, tokens and amount have n values");
-}
-
 void launch_count(const luce_count_args &a, Launcher &launcher) {
   launcher(kernel_count, dim3(1), kCountThreads, 0, a);
-}
-
-Verdict check_advance(const luce_advance_args &a) {
-  if (!is_i32(a.token) || !is_i32(a.slots) || !is_i32(a.stop_ids) || !is_i32(a.forced) || !is_i32(a.emitted)) {
-    return unsupported("all but state are I32");
-  }
-  if (!is_array_of<luce_row_state>(a.state)) return unsupported("state is luce_row_state, as U8 with nb[0] = 24");
-  const int64_t m = a.token.ne[0], n_slots = a.state.ne[0];
-  if (a.slots.ne[0] != m || a.emitted.ne[0] != m) return bad("token, slots and emitted have m values");
-  return a.stop_ids.ne[1] == n_slots && a.forced.ne[1] == n_slots ? Verdict{}
-                                                                  : bad("stop_ids and forced have a row for each slot");
 }
 
 void launch_advance(const luce_advance_args &a, Launcher &launcher) {
