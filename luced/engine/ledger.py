@@ -47,7 +47,7 @@ def plan(path: Path, *, device: str = "auto", isa: str = "auto", n_threads: int 
     used, or the context does not fit."""
     opened, passed_over = choose(device, isa, n_threads)
     try:
-        runner = loader.record(path, opened, **options)
+        runner = loader.record(path, opened, loader.Wants(**options))
         try:
             return Ledger(
                 architecture=runner.architecture,

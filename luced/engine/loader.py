@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from luced import models
@@ -29,23 +30,26 @@ CHECK_S = 0.002  # waited for the check of the file, between two steps of other 
 PACK_BYTES = 4 << 20  # packed between two reports of progress
 
 
-def load(
-    path: Path,
-    device: Device,
-    *,
-    n_ctx: int = 0,
-    kv_type: str = "f16",
-    n_batch: int = 512,
-    cache_bytes: int = 0,
-    state_bytes: int = 0,
-) -> Generator[tuple[int, int], None, Runner]:
-    """Yields (done, total) bytes of weights; returns the model. n_ctx 0: as trained, or less where memory is short.
+@dataclass(frozen=True)
+class Wants:
+    """What a model is loaded with. n_ctx 0: as trained, or less where memory is short; *_bytes 0: a share of that."""
+
+    n_ctx: int = 0
+    kv_type: str = "f16"
+    n_batch: int = 512
+    cache_bytes: int = 0
+    state_bytes: int = 0
+
+
+DEFAULT = Wants()
+
+
+def load(path: Path, device: Device, wants: Wants = DEFAULT) -> Generator[tuple[int, int], None, Runner]:
+    """Yields (done, total) bytes of weights; returns the model.
 
     ModelError: the file is wrong or of no supported kind, or does not fit.
     """
-    runner = record(
-        path, device, n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch, cache_bytes=cache_bytes, state_bytes=state_bytes
-    )
+    runner = record(path, device, wants)
     try:
         _check_fits(runner)
         total = _tensor_bytes(runner.weights.file)
@@ -59,23 +63,14 @@ def load(
     return runner
 
 
-def record(
-    path: Path,
-    device: Device,
-    *,
-    n_ctx: int = 0,
-    kv_type: str = "f16",
-    n_batch: int = 512,
-    cache_bytes: int = 0,
-    state_bytes: int = 0,
-) -> Runner:
+def record(path: Path, device: Device, wants: Wants = DEFAULT) -> Runner:
     """The model as `load` would make it, with its ledger, before any memory is taken.
 
     ModelError: the file is wrong or of no supported kind, or the context does not fit.
     """
     file = open_gguf(path)
     try:
-        runner = _record(file, device, n_ctx, kv_type, n_batch, cache_bytes, state_bytes)
+        runner = _record(file, device, wants)
         runner.memory = _ledger(runner)
     except BaseException:
         file.close()
@@ -83,9 +78,7 @@ def record(
     return runner
 
 
-def _record(
-    file: File, device: Device, n_ctx: int, kv_type: str, n_batch: int, cache_bytes: int, state_bytes: int
-) -> Runner:
+def _record(file: File, device: Device, wants: Wants) -> Runner:
     m = file.metadata
     architecture = m.str("general.architecture")
     if architecture not in models.ARCHITECTURES:
@@ -100,13 +93,13 @@ def _record(
         raise ModelError("unsupported_model", f"{file.path}: layers of {architecture} have one number of key heads")
     if unread := m.unread(f"{architecture}."):
         raise ModelError("unsupported_model", f"{file.path}: luced does not know what {', '.join(unread)} asks for")
-    if n_ctx > spec.n_ctx:
+    if wants.n_ctx > spec.n_ctx:
         raise ModelError(
             "unsupported_model",
-            f"the model was trained for {spec.n_ctx} tokens of context, not {n_ctx}",
+            f"the model was trained for {spec.n_ctx} tokens of context, not {wants.n_ctx}",
             "ask for a shorter context",
         )
-    k_type, v_type = kv_types(kv_type)
+    k_type, v_type = kv_types(wants.kv_type)
     sizes = {(g.head_dim, g.kept or k_type) for g in spec.groups} | {
         (g.head_dim_v, g.kept or v_type) for g in spec.groups
     }
@@ -114,8 +107,10 @@ def _record(
         if n % BLOCKS[kept][0]:
             raise ModelError("unsupported_model", f"heads of {n} values cannot be kept as {kept}")
     page_size = math.lcm(PAGE_SIZE, *(g.ratio for g in spec.groups))  # whole cells of every group
-    n_ctx, groups = _plan_cache(weights, spec, device, n_ctx, kv_type, n_batch, cache_bytes, page_size)
-    limits = Limits(n_ctx, n_batch, N_SEQS, page_size, kv_type, _n_states(weights, spec, device, state_bytes))
+    n_ctx, groups = _plan_cache(weights, spec, device, wants, page_size)
+    limits = Limits(
+        n_ctx, wants.n_batch, N_SEQS, page_size, wants.kv_type, _n_states(weights, spec, device, wants.state_bytes)
+    )
     with _blaming(file):
         runner = Runner(device, spec, module, weights, groups, limits, models.ARCHITECTURES[architecture].capabilities)
     if weights.unused():
@@ -141,28 +136,22 @@ def _blaming(file: File) -> Iterator[None]:
 
 
 def _plan_cache(
-    weights: Weights,
-    spec: Spec,
-    device: Device,
-    n_ctx: int,
-    kv_type: str,
-    n_batch: int,
-    cache_bytes: int,
-    page_size: int,
+    weights: Weights, spec: Spec, device: Device, wants: Wants, page_size: int
 ) -> tuple[int, tuple[GroupSpec, ...]]:
     """The context that fits, and pages for each group: the full group's are what is left after the windows'."""
-    k_type, v_type = kv_types(kv_type)
+    k_type, v_type = kv_types(wants.kv_type)
     page_bytes = {}
     for g in spec.groups:
         head_bytes = n_bytes(g.kept or k_type, [g.head_dim]) + n_bytes(g.kept or v_type, [g.head_dim_v])
         page_bytes[g.name] = page_size // g.ratio * g.n_head_kv * head_bytes * len(g.layers)
-    wanted = n_ctx or spec.n_ctx
+    wanted = wants.n_ctx or spec.n_ctx
     n_weights = weights.n_bytes()
     free = device.free_bytes()
-    budget = cache_bytes or int(max(0, free - n_weights) * SHARE_OF_FREE)
+    budget = wants.cache_bytes or int(max(0, free - n_weights) * SHARE_OF_FREE)
     # Enough for four conversations of full length, or for what there is.
     n_full = 4 * _pages(wanted, page_size)
-    n_window = {g.name: min(n_full, N_WINDOWS * _window_pages(g, n_batch, page_size)) for g in spec.groups if g.window}
+    windowed = [g for g in spec.groups if g.window]
+    n_window = {g.name: min(n_full, N_WINDOWS * _window_pages(g, wants.n_batch, page_size)) for g in windowed}
     near_bytes = sum(n * page_bytes[name] for name, n in n_window.items())
     budget -= near_bytes
     full = [g for g in spec.groups if not g.window]
@@ -170,10 +159,10 @@ def _plan_cache(
     if per_page:
         n_full = max(0, min(n_full, budget // per_page))
     fits = min(wanted, (n_full - 1) * page_size)  # one page spare, for copies on write
-    least = min(wanted, n_ctx or MIN_CTX)
+    least = min(wanted, wants.n_ctx or MIN_CTX)
     if fits < least:
         facts = {"n_ctx": wanted}
-        if not cache_bytes:  # else it is not free memory that is lacking
+        if not wants.cache_bytes:  # else it is not free memory that is lacking
             facts["lack_bytes"] = (
                 int((_pages(least, page_size) * per_page + near_bytes) / SHARE_OF_FREE) + n_weights - free
             )

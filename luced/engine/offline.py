@@ -47,13 +47,13 @@ def resident(
     tell: Callable[[Chosen], None] | None = None,
     **options: Any,
 ) -> Iterator[Runner]:
-    """A loaded model on a device of choose.py, of which `tell` hears; options are loader.load's."""
+    """A loaded model on a device of choose.py, of which `tell` hears; options are loader.Wants'."""
     chosen = choose(device, isa, n_threads)
     if tell is not None:
         tell(chosen)
     opened = chosen.device
     try:
-        runner = drain(loader.load(path, opened, **options))
+        runner = drain(loader.load(path, opened, loader.Wants(**options)))
         try:
             yield runner
         finally:

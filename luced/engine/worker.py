@@ -222,15 +222,8 @@ def main(link_fd: int, config: Config, open_device: Callable[[Config], Chosen] =
         device, passed_over = open_device(config)
 
         def load(message: link.Load) -> Generator[tuple[int, int], None, Model]:
-            return loader.load(
-                Path(message.path),
-                device,
-                n_ctx=message.n_ctx,
-                kv_type=message.kv_type,
-                n_batch=config.n_batch,
-                cache_bytes=config.cache_bytes,
-                state_bytes=config.state_bytes,
-            )
+            wants = loader.Wants(message.n_ctx, message.kv_type, config.n_batch, config.cache_bytes, config.state_bytes)
+            return loader.load(Path(message.path), device, wants)
 
         port = Port(end)
         facts = (device.name, device.device_name, device.isa, device.n_threads, list(passed_over))

@@ -65,7 +65,7 @@ def engine_gaps(folder: Path, n_requests: int, n_steps: int) -> list[float]:
         program = NoKernels()
 
         def load(message: link.Load) -> Generator[tuple[int, int], None, Model]:
-            model = yield from loader.load(Path(message.path), device, n_ctx=N_CTX, kv_type="f16")
+            model = yield from loader.load(Path(message.path), device, loader.Wants(n_ctx=N_CTX))
             assert isinstance(model, Runner)
             model.program = program
             return model

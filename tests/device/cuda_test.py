@@ -47,7 +47,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(runtime: FakeRun
     free = runtime.free_bytes
     device = open_device("cuda")
     with pytest.raises(ModelError, match="MiB") as error:
-        next(loader.load(path, device, n_ctx=64, n_batch=16))
+        next(loader.load(path, device, loader.Wants(n_ctx=64, n_batch=16)))
     assert error.value.name == "no_memory"
     assert error.value.data["lack_bytes"] > 0
     assert runtime.free_bytes == free
@@ -86,7 +86,7 @@ def test_a_device_that_is_lost_at_a_load_ends_the_engine(runtime: FakeRuntime, t
     tiny_chat_model(path := tmp_path / "tiny.gguf")
     device = open_device("cuda")
     port = Port(link.Load("tiny", str(path), 64))
-    worker = Worker(port, lambda load: loader.load(Path(load.path), device, n_ctx=load.n_ctx))  # type: ignore[arg-type]
+    worker = Worker(port, lambda load: loader.load(Path(load.path), device, loader.Wants(n_ctx=load.n_ctx)))  # type: ignore[arg-type]
     runtime.errors[name] = ILLEGAL_ADDRESS
     with pytest.raises(EngineError, match=r"\(700\)"):
         worker.run()

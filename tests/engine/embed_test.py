@@ -52,7 +52,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def runner(name: str) -> Iterator[Runner]:
     device = Cpu(n_threads=2)
-    runner = drain(loader.load(GOLDENS / f"{name}.gguf", device, kv_type="f32"))
+    runner = drain(loader.load(GOLDENS / f"{name}.gguf", device, loader.Wants(kv_type="f32")))
     yield runner
     runner.close()
     device.close()

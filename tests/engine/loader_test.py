@@ -23,7 +23,7 @@ def smollm2() -> Path:
 
 def test_progress_has_one_total_and_reaches_it(smollm2: Path) -> None:
     device = Cpu()
-    slices = loader.load(smollm2, device, n_ctx=512)
+    slices = loader.load(smollm2, device, loader.Wants(n_ctx=512))
     told = []
     try:
         while True:

@@ -40,7 +40,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(path: Path, device: Cpu) -> Runner:
-    runner = drain(loader.load(path, device, kv_type="f32"))
+    runner = drain(loader.load(path, device, loader.Wants(kv_type="f32")))
     prefill(runner, 4000)
     return runner
 

@@ -46,7 +46,7 @@ def fuzz_model(data: bytes) -> None:
 def _run(path: Path) -> None:
     device = Cpu(n_threads=1)
     try:
-        slices = loader.load(path, device, n_batch=16, cache_bytes=CACHE_BYTES)
+        slices = loader.load(path, device, loader.Wants(n_batch=16, cache_bytes=CACHE_BYTES))
         runner = offline.drain(slices)
         try:
             s = offline.sequence_of(runner, [0, runner.n_vocab - 1, 1 % runner.n_vocab])
