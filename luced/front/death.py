@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 
 from luced.errors import EngineError
-from luced.front.process import describe_exit
+from luced.front.child import describe_exit
 
 # What a process dies of by its own doing; other signals come from outside, that of the OOM killer too.
 OWN_SIGNALS = {

@@ -5,8 +5,6 @@ from __future__ import annotations
 import collections
 import logging
 import math
-import signal
-import socket
 import subprocess
 from collections.abc import Callable, Sequence
 
@@ -15,6 +13,7 @@ import trio
 from luce import wire
 from luce.errors import LuceError
 from luced import link
+from luced.front.child import Child
 from luced.front.journal import entry
 
 LAST_LINES = 40  # of output, kept for the error and the report that tell of the engine's end
@@ -26,34 +25,17 @@ log = logging.getLogger("luced.engine")
 class EngineProcess:
     """A running engine. `send` never waits; `run` delivers what the engine says until it is gone."""
 
-    def __init__(self, process: trio.Process, stream: trio.SocketStream) -> None:
-        self.pid = process.pid
+    def __init__(self, child: Child) -> None:
+        self.pid = child.process.pid
         self.last_lines: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
-        self._process = process
-        self._stream = stream
+        self._child = child
         self._outbox, self._outgoing = trio.open_memory_channel[bytes](math.inf)
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> EngineProcess:
-        """Runs `command --link-fd N`, in a session of its own: Ctrl-C in the terminal is for the front alone.
-
-        The engine ends when its link does, so it does not outlive the front. OSError: it cannot be run.
-        """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                process = await trio.lowlevel.open_process(
-                    [*command, "--link-fd", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            except BaseException:
-                ours.close()
-                raise
-        return cls(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+        """Runs `command --link-fd N`. OSError: it cannot be run."""
+        child = await Child.start(lambda fd: [*command, "--link-fd", str(fd)], subprocess.PIPE, subprocess.STDOUT)
+        return cls(child)
 
     def send(self, message: link.Message) -> None:
         name, fields = link.to_wire(message)
@@ -71,20 +53,15 @@ class EngineProcess:
                 await self._read(receive)
                 self._outbox.close()
                 nursery.cancel_scope.deadline = trio.current_time() + EXIT_S
-                await self._process.wait()
+                await self._child.process.wait()
         finally:
-            with trio.CancelScope(shield=True):
-                if self._process.poll() is None:
-                    self._process.kill()
-                await self._process.wait()
-                await self._stream.aclose()
-        assert self._process.returncode is not None
-        return self._process.returncode
+            status = await self._child.end()
+        return status
 
     async def _read(self, receive: Callable[[link.Message], None]) -> None:
         connection = wire.Connection(wire.TRUSTED)
         try:
-            async for data in self._stream:
+            async for data in self._child.stream:
                 connection.feed(data)
                 for event in connection:
                     assert isinstance(event, wire.Notification)
@@ -97,14 +74,14 @@ class EngineProcess:
     async def _write(self) -> None:
         try:
             async for frame in self._outgoing:
-                await self._stream.send_all(frame)
+                await self._child.stream.send_all(frame)
         except trio.BrokenResourceError:
             self._outgoing.close()
 
     async def _read_output(self) -> None:
-        assert self._process.stdout is not None
+        assert self._child.process.stdout is not None
         rest = b""
-        async with self._process.stdout as output:
+        async with self._child.process.stdout as output:
             async for data in output:
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
@@ -116,12 +93,3 @@ class EngineProcess:
         text = line.decode("utf-8", "replace").rstrip()
         self.last_lines.append(text)
         log.info("%s", text)
-
-
-def describe_exit(status: int) -> str:
-    if status >= 0:
-        return f"exited with status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from typing import Any
@@ -13,7 +12,7 @@ import trio
 from luce import wire
 from luce.errors import LuceError, from_wire
 from luced.errors import ModelError, RequestError
-from luced.front.process import describe_exit
+from luced.front.child import Child, describe_exit
 
 # CPU seconds of each stage of a job. One MB of text that a tokenizer does not like takes 6 s, a template 0.1 s.
 CPU_S = {"file": 20, "template": 5, "text": 20}
@@ -55,38 +54,28 @@ class WorkerDiedError(Exception):
 
 
 class TextWorker:
-    def __init__(self, process: trio.Process, stream: trio.SocketStream) -> None:
-        self.pid = process.pid
-        self._process = process
-        self._stream = stream
+    def __init__(self, child: Child) -> None:
+        self.pid = child.process.pid
+        self._child = child
         self._connection = wire.Connection(wire.TRUSTED)
 
     @classmethod
     async def start(cls) -> TextWorker:
-        """It gets ready on its own, and ends with its link. OSError: it cannot be run."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            numbers = map(str, (theirs.fileno(), DATA_BYTES, *CPU_S.values()))
-            try:
-                process = await trio.lowlevel.open_process(
-                    [sys.executable, "-P", "-m", "luced.text.worker", *numbers],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # Ctrl-C in the terminal is for the front alone
-                )
-            except BaseException:
-                ours.close()
-                raise
-        return cls(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+        """It gets ready on its own. OSError: it cannot be run."""
+
+        def command(link_fd: int) -> list[str]:
+            numbers = map(str, (link_fd, DATA_BYTES, *CPU_S.values()))
+            return [sys.executable, "-P", "-m", "luced.text.worker", *numbers]
+
+        return cls(await Child.start(command, subprocess.DEVNULL))
 
     async def ask(self, job: str, params: dict[str, Any]) -> dict[str, Any]:
         """The result of a job. LuceError: it cannot be done. WorkerDiedError. If it is cancelled, this worker is to be
         closed."""
         stage = "template" if job in ("chat", "infill") else "text"  # until it says otherwise
         try:
-            await self._stream.send_all(wire.request(0, job, params))
-            while data := await self._stream.receive_some(READ_BYTES):
+            await self._child.stream.send_all(wire.request(0, job, params))
+            while data := await self._child.stream.receive_some(READ_BYTES):
                 self._connection.feed(data)
                 for event in self._connection:
                     if isinstance(event, wire.Notification):
@@ -99,11 +88,7 @@ class TextWorker:
                     return result
         except trio.BrokenResourceError:
             pass
-        raise WorkerDiedError(await self._process.wait(), stage)
+        raise WorkerDiedError(await self._child.process.wait(), stage)
 
     async def close(self) -> None:
-        with trio.CancelScope(shield=True):
-            if self._process.poll() is None:
-                self._process.kill()
-            await self._process.wait()
-            await self._stream.aclose()
+        await self._child.end()
