@@ -57,16 +57,10 @@ class Bpe:
             what = "names no tokenizer.ggml.pre" if pre is None else f"has the unknown tokenizer.ggml.pre {pre!r}"
             raise ModelError("unsupported_model", f"the model {what}", known=sorted(PRE_TOKENIZERS))
         ids = vocabulary.plain_ids()
-        merges: dict[tuple[str, str], None] = {}  # of equal ones the first counts
-        for merge in strings(metadata, "tokenizer.ggml.merges"):
-            left, _, right = merge.partition(" ")
-            if not right:
-                raise bad_key("tokenizer.ggml.merges", f"has {merge!r}, which is not two tokens")
-            if left in ids and right in ids and left + right in ids:
-                merges[left, right] = None
+        merges = read_merges(metadata, ids)
         # Bytes that are no token are dropped, but what is on both sides of them does not merge.
         ids[_DROPPED] = self._dropped = len(vocabulary)
-        model = models.BPE(ids, list(merges), unk_token=_DROPPED, ignore_merges=pre in IGNORE_MERGES)
+        model = models.BPE(ids, merges, unk_token=_DROPPED, ignore_merges=pre in IGNORE_MERGES)
         self._library = tokenizers.Tokenizer(model)
         splits = [pre_tokenizers.Split(tokenizers.Regex(regex), "isolated") for regex in PRE_TOKENIZERS[pre]]
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -79,6 +73,18 @@ class Bpe:
     def piece(self, token: int) -> bytes:
         """The bytes of a normal token."""
         return b"".join(_BYTES.get(char) or char.encode() for char in self._texts[token])
+
+
+def read_merges(metadata: Mapping[str, Any], ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The merges whose tokens are all in `ids`, best first. ModelError."""
+    merges: dict[tuple[str, str], None] = {}  # of equal ones the first counts
+    for merge in strings(metadata, "tokenizer.ggml.merges"):
+        left, _, right = merge.partition(" ")
+        if not right:
+            raise bad_key("tokenizer.ggml.merges", f"has {merge[:40]!r}, which is not two tokens")
+        if left in ids and right in ids and left + right in ids:
+            merges[left, right] = None
+    return list(merges)
 
 
 def _byte_alphabet() -> dict[str, bytes]:

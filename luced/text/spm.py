@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from luced.text.vocabulary import Vocabulary, bad_key
+from luced.text.vocabulary import SPACE, Vocabulary, bad_key, byte_ids
 
-SPACE = "\u2581"
 _MAX_CACHED_CHARS = 32
 
 
@@ -26,10 +25,7 @@ class Spm:
         if not all(map(math.isfinite, scores)):
             raise bad_key("tokenizer.ggml.scores", "has a score that is no number")
         self._scores = scores
-        missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in self._ids]
-        if missing:
-            raise bad_key("tokenizer.ggml.tokens", f"has no token for the byte 0x{missing[0]:02X}")
-        self._byte_ids = [self._ids[f"<0x{byte:02X}>"] for byte in range(256)]
+        self._byte_ids = byte_ids(self._ids)
         # No merge crosses a place where no token has these two characters side by side: so a text may be cut before
         # each space, except after a character that some token has before a space.
         inner = {match[0] for match in re.findall(f"[^\0]{SPACE}", "\0".join(vocabulary.texts))} | {SPACE}

@@ -9,6 +9,7 @@ from typing import Any
 from luced.errors import ModelError, RequestError
 from luced.text import bpe
 from luced.text.bpe import Bpe
+from luced.text.charbpe import CharBpe
 from luced.text.pieces import Pieces, no_text, pack
 from luced.text.special import SpecialTokens
 from luced.text.spm import Spm
@@ -22,7 +23,12 @@ class Tokenizer:
     each text between special tokens is tokenised as if it began with a space."""
 
     def __init__(
-        self, vocabulary: Vocabulary, model: Bpe | Spm | NoModel, add_bos: bool, add_eos: bool, add_space_prefix: bool
+        self,
+        vocabulary: Vocabulary,
+        model: Bpe | CharBpe | Spm | NoModel,
+        add_bos: bool,
+        add_eos: bool,
+        add_space_prefix: bool,
     ) -> None:
         self.vocabulary = vocabulary
         self.add_bos = add_bos and vocabulary.bos_id is not None
@@ -132,12 +138,15 @@ def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         n_vocab = _n_vocab(metadata)
         nameless = Vocabulary([f"<{i}>" for i in range(n_vocab)], [Kind.UNUSED] * n_vocab)
         return Tokenizer(nameless, NoModel(), add_bos=False, add_eos=False, add_space_prefix=False)
-    maker: type[Bpe] | type[Spm]
+    maker: type[Bpe] | type[CharBpe] | type[Spm]
     if model == "gpt2":
         vocabulary, maker = read_vocabulary(metadata, None, None), Bpe
         add_bos = metadata.get("tokenizer.ggml.pre") in bpe.ADD_BOS
     elif model == "llama":
         vocabulary, maker = read_vocabulary(metadata, 1, 2), Spm
+        add_bos = True
+    elif model == "gemma4":
+        vocabulary, maker = read_vocabulary(metadata, None, None), CharBpe
         add_bos = True
     else:
         raise ModelError("unsupported_model", f"the model has the unknown tokenizer.ggml.model {model!r}", model=model)
@@ -148,7 +157,8 @@ def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     return Tokenizer(
         vocabulary,
         maker(vocabulary, metadata),
-        add_bos=flag("add_bos_token", add_bos),
+        # Files of Gemma 4 say false that are of the same model as those that say true.
+        add_bos=flag("add_bos_token", add_bos) or model == "gemma4",
         add_eos=flag("add_eos_token", False),
         add_space_prefix=model == "llama" and flag("add_space_prefix", True),
     )

@@ -11,6 +11,7 @@ from luced.errors import ModelError
 
 T = TypeVar("T")
 
+SPACE = "\u2581"  # how vocabularies of characters write the space
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
@@ -53,7 +54,9 @@ class Vocabulary:
         self.kinds = bytearray(kinds)
         self.ids = dict(zip(texts, range(len(texts)), strict=True))
         self.bos_id, self.eos_id, self.unknown_id = bos_id, eos_id, unknown_id
-        ends = [self.ids[text] for text in END_TEXTS if text in self.ids]
+        # Where a vocabulary has Gemma 4's end of a turn before a tool's answer, "</s>" is a tag of HTML in it.
+        not_here = {"</s>"} if "<|tool_response>" in self.ids else set()
+        ends = [self.ids[text] for text in END_TEXTS if text in self.ids and text not in not_here]
         for i in ends:
             self.kinds[i] = Kind.CONTROL
         self.eog_ids = frozenset([*ends, *more_end_ids] if eos_id is None else [*ends, *more_end_ids, eos_id])
@@ -95,6 +98,14 @@ def read_vocabulary(metadata: Mapping[str, Any], bos_id: int | None, eos_id: int
         unknown_id=token_id("unknown"),
         more_end_ids=more,
     )
+
+
+def byte_ids(ids: Mapping[str, int]) -> list[int]:
+    """The tokens that stand for single bytes, <0x00> to <0xFF>. ModelError: one is missing."""
+    missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in ids]
+    if missing:
+        raise bad_key("tokenizer.ggml.tokens", f"has no token for the byte 0x{missing[0]:02X}")
+    return [ids[f"<0x{byte:02X}>"] for byte in range(256)]
 
 
 def strings(metadata: Mapping[str, Any], key: str) -> list[str]:

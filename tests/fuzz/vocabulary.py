@@ -27,7 +27,7 @@ KEYS = (
 
 def fuzz_vocabulary(data: bytes) -> None:
     choices = Choices(data)
-    values = dict(choices.pick((byte_bpe(), small_spm())))
+    values = dict(choices.pick((byte_bpe(), small_spm(), small_chars())))
     for _ in range(choices.below(6)):
         _change(values, choices)
     with typed("bad_model_file", "unsupported_model"):
@@ -76,6 +76,15 @@ def small_spm() -> dict[str, Any]:
     }
 
 
+def small_chars() -> dict[str, Any]:
+    return small_spm() | {
+        f"{PREFIX}model": "gemma4",
+        f"{PREFIX}merges": ["a b", "▁ a", "▁ ab", "▁a b"],
+        f"{PREFIX}bos_token_id": 1,
+        f"{PREFIX}eos_token_id": 2,
+    }
+
+
 def _change(values: dict[str, Any], choices: Choices) -> None:
     """One key gone, of another kind, or with another item; as a file may have it after its header was checked."""
     key = PREFIX + choices.pick(KEYS)
@@ -88,7 +97,7 @@ def _change(values: dict[str, Any], choices: Choices) -> None:
         new[at : at + choices.below(3)] = [_item(key, choices) for _ in range(choices.below(3))]
         values[key] = new
     elif key.endswith(("model", "pre")):
-        values[key] = choices.pick((*PRE_TOKENIZERS, "gpt2", "llama", "none", "bert", ""))
+        values[key] = choices.pick((*PRE_TOKENIZERS, "gpt2", "llama", "gemma4", "none", "bert", ""))
     elif "_id" in key:
         values[key] = choices.number() if choices.flag() else choices.below(300)
     elif key not in KINDS:

@@ -17,6 +17,7 @@ import pytest
 from luced.gguf.catalogue import Catalogue
 from luced.gguf.reader import open_gguf
 from luced.text.tokenizer import Tokenizer, load_tokenizer
+from luced.text.vocabulary import SPACE, Kind
 from tests.text.llamacpp import Oracle
 
 Pair = tuple[Tokenizer, Oracle]
@@ -94,6 +95,42 @@ def small_spm(n_scores: int = 1 << 20) -> dict[str, Any]:
         f"{PREFIX}tokens": [texts[i] for i in kept],
         f"{PREFIX}token_type": [kinds[i] for i in kept],
         f"{PREFIX}scores": [float(scores[i] // step) for i in kept],
+        f"{PREFIX}bos_token_id": 2,
+        f"{PREFIX}eos_token_id": 1,
+        f"{PREFIX}unknown_token_id": 3,
+    }
+
+
+# As Gemma 4 has them: what is shown where it stands, so that tool calls and thoughts can be found, and what is not.
+GEMMA4_SHOWN = (
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|tool_response>",
+    "<tool_response|>",
+    '<|"|>',
+    "<|channel>",
+    "<channel|>",
+)
+GEMMA4_HIDDEN = ("<|turn>", "<turn|>", "<|think|>")
+
+
+def small_chars() -> dict[str, Any]:
+    """The same tokens in the form of Gemma 4: with merges, which lead to each token in every way, the best token first;
+    only what is in the lists above is matched whole."""
+    small = small_spm()
+    texts = [text.replace(" ", SPACE) for text in small[f"{PREFIX}tokens"]]
+    kinds = [Kind.NORMAL if kind == Kind.USER_DEFINED else kind for kind in small[f"{PREFIX}token_type"]]
+    normal = {text for text, kind in zip(texts, kinds, strict=True) if kind == Kind.NORMAL}
+    halves = ((t[:n], t[n:]) for t in texts for n in range(1, len(t)) if t in normal)
+    return {
+        f"{PREFIX}model": "gemma4",
+        f"{PREFIX}tokens": [*texts, *GEMMA4_SHOWN, *GEMMA4_HIDDEN],
+        f"{PREFIX}token_type": [
+            *map(int, kinds),
+            *[int(Kind.USER_DEFINED)] * len(GEMMA4_SHOWN),
+            *[int(Kind.CONTROL)] * len(GEMMA4_HIDDEN),
+        ],
+        f"{PREFIX}merges": [f"{a} {b}" for a, b in halves if a in normal and b in normal],
         f"{PREFIX}bos_token_id": 2,
         f"{PREFIX}eos_token_id": 1,
         f"{PREFIX}unknown_token_id": 3,
