@@ -17,7 +17,7 @@ from luced.front.child import Child
 from luced.front.journal import entry
 
 LAST_LINES = 40  # of output, kept for the error and the report that tell of the engine's end
-EXIT_S = 1.0  # from the end of the link to the end of the process
+EXIT_S = 5.0  # from the end of the link to the end of the process: its last words may take a slow machine a while
 
 log = logging.getLogger("luced.engine")
 

@@ -8,6 +8,7 @@ long dies of SIGXCPU.
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import socket
@@ -105,7 +106,7 @@ class Worker:
         self._link.sendall(wire.notification("stage", {"name": stage}))
 
     def _limit(self, stage: str) -> None:
-        _set_limit(resource.RLIMIT_CPU, int(time.process_time()) + self._cpu_s[stage])
+        _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + self._cpu_s[stage])
 
     def _rendered(self) -> None:
         self._enter("text")
