@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from luced.device import library
+
+# The same on every machine, however slow it is.
+settings.register_profile("luced", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("luced")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +31,6 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "HF_HUB_CACHE"):
             patch.setenv(name, empty)
-        for name in [name for name in os.environ if name.startswith("LUCE_")]:
+        for name in [name for name in os.environ if name.startswith("LUCE_") or name.lower().endswith("_proxy")]:
             patch.delenv(name)
         yield

@@ -17,6 +17,7 @@ SIGNALS = {
     "abort": signal.SIGABRT,
     "bus": signal.SIGBUS,
     "kill": signal.SIGKILL,
+    "stop": signal.SIGSTOP,  # until SIGCONT; then it goes on as if nothing had been
 }
 
 

@@ -23,7 +23,7 @@ def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 @pytest.fixture
 async def client(daemon: FakeDaemon) -> AsyncIterator[AsyncClient]:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with AsyncClient(daemon.path, tenant="mine") as connected:
             yield connected
 

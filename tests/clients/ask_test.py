@@ -178,7 +178,7 @@ def test_interrupt(daemon: FakeDaemon) -> None:
         assert process.stdout is not None
         assert process.stdout.read(7) == b"working"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"")
     assert daemon.wait_for("cancel").params == {"id": daemon.asked("chat")[0].id}
 

@@ -26,7 +26,7 @@ def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
 
 @pytest.fixture
 def client(daemon: FakeDaemon) -> Iterator[Client]:
-    with Client(daemon.path, tenant="mine", timeout=10) as connected:
+    with Client(daemon.path, tenant="mine", timeout=60) as connected:
         yield connected
 
 
@@ -181,7 +181,8 @@ def test_answer_before_the_end(client: Client) -> None:
 
 
 def test_silence(daemon: FakeDaemon) -> None:
-    with Client(daemon.path, timeout=0.05) as client:
+    with Client(daemon.path) as client:
+        client._timeout = 0.05
         with pytest.raises(LuceError) as raised:
             list(client.chat("wait"))
         assert raised.value.name == "deadline"

@@ -16,6 +16,7 @@ from luce import wire
 from luce.errors import LuceError
 from luce.messages import BY_NAME, LEVEL, MAX_FRAME_BYTES, check
 
+WAIT_S = 60  # for what comes at once, but on a busy machine
 LIMITS = {"frame_bytes": MAX_FRAME_BYTES, "nesting": 64, "items": 1 << 21, "requests": 512}
 COUNTS = {"steps": 1, "rows": 9, "cached_tokens": 4, "preempted": 0, "evicted": 0}
 CACHE = {"pages": 100, "used": 25, "cached": 50, **COUNTS}
@@ -55,7 +56,7 @@ class FakeDaemon:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(WAIT_S)
             assert not thread.is_alive()
         for each in [self._listener, *self._connections]:
             each.close()
@@ -63,13 +64,13 @@ class FakeDaemon:
     def wait_for(self, method: str, n: int = 1) -> wire.Request:
         """The n-th request of this method, once it has come."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.asked(method)) >= n, 10), f"no {method} came"
+            assert self._changed.wait_for(lambda: len(self.asked(method)) >= n, WAIT_S), f"no {method} came"
             return self.asked(method)[n - 1]
 
     def wait_for_end(self) -> None:
         """Until a client's connection has ended."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self.n_closed > 0, 10), "no connection ended"
+            assert self._changed.wait_for(lambda: self.n_closed > 0, WAIT_S), "no connection ended"
 
     def asked(self, method: str) -> list[wire.Request]:
         return [request for request in self.requests if request.method == method]

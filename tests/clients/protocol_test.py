@@ -62,7 +62,7 @@ def test_the_client_in_it(tmp_path: Path) -> None:
 
     def run(question: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", program, str(daemon.path), question]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     with FakeDaemon(tmp_path / "luced.sock") as daemon:
         assert run("why is it so?").stdout == "why is it so?\n(2 tokens, seed 17)\n"

@@ -32,7 +32,7 @@ def call(
     program: str, socket: Path, *words: str, stdin: bytes = b"", **more: str
 ) -> subprocess.CompletedProcess[bytes]:
     env = environment(socket, **more)
-    return subprocess.run(command(program, *words), input=stdin, env=env, capture_output=True, timeout=30, check=False)
+    return subprocess.run(command(program, *words), input=stdin, env=env, capture_output=True, timeout=60, check=False)
 
 
 def open_terminal(width: int = 80, height: int = 24) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import msgpack
 import pytest
 
 from luce.errors import LuceError
-from tests.daemon.served import Served
+from tests.daemon.served import BULKY, START_S, Served
 from tests.tinygguf import tiny_chat_model
 
 QUESTIONS = [f"question {i}: " + "what is one engine for you? " * i for i in range(1, 9)]
@@ -96,7 +96,7 @@ def test_max_tokens_0_and_several_answers(served: Served) -> None:
 
 def test_a_raw_client_streams_and_cancels(served: Served) -> None:
     with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(30)
+        raw.settimeout(START_S)
         raw.connect(str(served.path))
         unpacker = msgpack.Unpacker()
 
@@ -110,7 +110,7 @@ def test_a_raw_client_streams_and_cancels(served: Served) -> None:
 
         raw.sendall(msgpack.packb([0, 1, "hello", [{}]]))
         assert receive()[:3] == [1, 1, None]
-        raw.sendall(msgpack.packb([0, 2, "complete", [{"prompt": "the model", "ignore_eos": True}]]))
+        raw.sendall(msgpack.packb([0, 2, "complete", [{"prompt": "the model", **BULKY}]]))
         while True:
             kind, name, params = receive()
             assert kind == 2
@@ -129,13 +129,13 @@ def test_a_raw_client_streams_and_cancels(served: Served) -> None:
 
 def test_shutdown_tells_who_waits(tiny: Path, tmp_path: Path) -> None:
     with Served(tmp_path / "l.sock", "--model-dir", tiny, "--model", "tiny") as served, served.client() as client:
-        pieces = iter(client.complete("the model", ignore_eos=True))
+        pieces = iter(client.complete("the model", **BULKY))
         next(pieces)
         served.process.send_signal(signal.SIGTERM)
         with pytest.raises(LuceError) as failure:
             list(pieces)
         assert failure.value.name == "shutting_down"
-        assert served.process.wait(10) == 0
+        assert served.process.wait(START_S) == 0
 
 
 def test_a_truncated_file_is_refused_and_the_daemon_lives(served: Served, tiny: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import luce
 from luce.errors import LuceError
-from tests.daemon.served import Served
+from tests.daemon.served import BULKY, Served
 from tests.tinygguf import tiny_chat_model
 
 PROMPT = "the model is one"
@@ -41,7 +41,8 @@ def ask(served: Served, model: str, max_tokens: int = 20) -> str:
 
 
 def begin(client: luce.Client, model: str, max_tokens: int) -> luce.Stream:
-    return client.complete(PROMPT, model=model, temperature=1, seed=3, max_tokens=max_tokens, ignore_eos=True)
+    """With 1500 tokens it is not over before it is read."""
+    return client.complete(PROMPT, model=model, temperature=1, seed=3, max_tokens=max_tokens, **BULKY)
 
 
 @pytest.mark.parametrize("n_bytes", [0, 4096])

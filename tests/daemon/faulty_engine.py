@@ -1,4 +1,4 @@
-"""The engine with a faulty device: faulty_engine.py HOW STEP TOKEN --link-fd N (see luced.device.faulty.Fault)."""
+"""The engine with a faulty device (luced.device.faulty.Fault): faulty_engine.py HOW STEP TOKEN [BATCH] --link-fd N."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from luced.engine.worker import main
 
 
 def open_faulty(config: Config) -> Chosen:
-    how, step, token = sys.argv[1:4]
+    how, step, token, *_ = sys.argv[1:]
     return Chosen(cast(Cpu, Faulty(Cpu(n_threads=config.n_threads), Fault(how, int(step), int(token)))))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[-1]), Config(Path(), n_threads=1), open_faulty)
+    batch = [int(word) for word in sys.argv[4:-2]]
+    main(int(sys.argv[-1]), Config(Path(), n_threads=1, n_batch=batch[0] if batch else 512), open_faulty)

@@ -13,10 +13,10 @@ import msgpack
 import pytest
 
 import luce
-from tests.daemon.served import Served
+from tests.daemon.served import BULKY, Served
 from tests.tinygguf import tiny_chat_model
 
-N_TOKENS = 1900  # of an answer: more than the socket, the front and MAX_AHEAD hold
+N_TOKENS = 1900  # of an answer
 WAIT_S = 60
 
 
@@ -31,7 +31,7 @@ def stopped(path: Path) -> socket.socket:
     """A connection that has asked for a long answer and reads nothing of it."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(os.fspath(path))
-    params = {"prompt": "why", "max_tokens": N_TOKENS, "ignore_eos": True, "seed": 1, "logprobs": 4}
+    params = {"prompt": "why", "max_tokens": N_TOKENS, "seed": 1, **BULKY}
     connection.sendall(msgpack.packb([0, 1, "hello", [{}]]) + msgpack.packb([0, 2, "complete", [params]]))
     return connection
 
@@ -97,8 +97,7 @@ def test_in_the_end_it_loses_its_connection(tmp_path: Path, monkeypatch: pytest.
         served.client() as client,
         stopped(served.path) as slow,
     ):
-        until(client, lambda s: bool(s.requests))
-        until(client, lambda s: not s.requests)
         assert "connection=2" in served.wait_for("stalled")
+        until(client, lambda s: not s.requests)
         while slow.recv(1 << 16):
             pass

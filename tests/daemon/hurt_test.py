@@ -25,7 +25,6 @@ from tests.tinygguf import tiny_chat_model
 
 MIB = 1 << 20
 LONG = 60_000  # tokens of context
-SHUTDOWN_S = 20
 
 
 @pytest.fixture(scope="module")
@@ -183,20 +182,24 @@ def test_the_end_during_a_load(served: Served) -> None:
         os.kill(engine, signal.SIGSTOP)  # nothing takes longer
         stream = client.chat("hello")
         client.tokenize("hello")  # it has come
+        served.process.send_signal(signal.SIGTERM)
         check_end(served, engine)
         with pytest.raises(LuceError) as failure:
             stream.read()
         assert failure.value.name == "shutting_down"
 
 
-def test_the_end_during_a_prefill(served: Served) -> None:
-    engine = served.engine_pid()
-    with served.client() as client:
-        client.load("tiny")
+def test_the_end_during_a_prefill(models: Path, tmp_path: Path) -> None:
+    options = ("--model-dir", models, "--model", "tiny")
+    with Served(tmp_path / "l.sock", *options, fault=("stop", 3, -1)) as served, served.client() as client:
         stream = client.complete([7] * (LONG - 100))
         events = stream.events()  # which must live: its end is the request's
         while getattr(next(events), "phase", "") != "prefill":
             pass
+        engine = served.wait_for_stop()
+        served.process.send_signal(signal.SIGTERM)
+        served.wait_for("SIGTERM: stopping")
+        os.kill(engine, signal.SIGCONT)
         check_end(served, engine)
         with pytest.raises(LuceError) as failure:
             stream.read()
@@ -204,7 +207,6 @@ def test_the_end_during_a_prefill(served: Served) -> None:
 
 
 def check_end(served: Served, engine: int) -> None:
-    served.process.send_signal(signal.SIGTERM)
-    assert served.process.wait(SHUTDOWN_S) == 0
+    assert served.process.wait(START_S) == 0
     assert wait_for_end(engine)
     assert not served.path.exists()

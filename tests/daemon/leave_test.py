@@ -3,6 +3,8 @@ read to their end for nobody, and of one client's leaving that ends another's an
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +35,7 @@ class Raw:
         self.until(lambda message: message[:2] == [1, 1])
 
     def send(self, request: int, method: str, params: dict[str, Any]) -> None:
-        self.send_bytes(msgpack.packb([0, request, method, [params]]))
+        self.send_bytes(frame(request, method, params))
 
     def send_bytes(self, data: bytes) -> None:
         self._socket.sendall(data)
@@ -64,12 +66,20 @@ class Raw:
         self._socket.close()
 
 
+def frame(request: int, method: str, params: dict[str, Any]) -> bytes:
+    data: bytes = msgpack.packb([0, request, method, [params]])
+    return data
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("leave")
-    tiny_chat_model(folder / "tiny.gguf", n_ctx=LONG)
-    options = ("--model-dir", folder, "--model", "tiny", "--threads", "1")
-    with Served(folder / "run" / "l.sock", *options) as served, served.client() as client:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_chat_model(tmp_path_factory.mktemp("leave") / "tiny.gguf", n_ctx=LONG).parent
+
+
+@pytest.fixture(scope="module")
+def served(models: Path) -> Iterator[Served]:
+    options = ("--model-dir", models, "--model", "tiny", "--threads", "1")
+    with Served(models / "run" / "l.sock", *options) as served, served.client() as client:
         client.load()
         yield served
 
@@ -89,22 +99,8 @@ def served_rows(client: luce.Client) -> int:
     return int(cache_of(client).rows)
 
 
-@pytest.mark.parametrize("how", ["cancel", "close"])
-@pytest.mark.parametrize(
-    ("phase", "params"),
-    [
-        ("prefill", {"prompt": PROMPT, "max_tokens": 1}),
-        ("prefill", {"prompt": PROMPT, "max_tokens": 0}),
-        ("prefill", {"prompt": PROMPT, "max_tokens": 9, "stream": False}),
-        ("text", {"prompt": "the", "ignore_eos": True}),
-        ("text", {"prompt": "the", "ignore_eos": True, "n": 7}),
-    ],
-)
-def test_who_leaves_frees_all(served: Served, raw: Raw, phase: str, params: dict[str, Any], how: str) -> None:
-    with served.client() as client:
-        before = served_rows(client)
-    raw.send(2, "complete", {"temperature": 1, **params})
-    raw.wait_for(phase)
+def leave(served: Served, raw: Raw, how: str) -> None:
+    """The request 2 of this connection, until the daemon knows it."""
     if how == "cancel":
         raw.send(3, "cancel", {"id": 2})
         assert raw.response(2)[0]["name"] == "cancelled"
@@ -112,12 +108,40 @@ def test_who_leaves_frees_all(served: Served, raw: Raw, phase: str, params: dict
         raw.close()
     with served.client() as client:
         until(lambda: not client.status().requests)
+
+
+def check_free(served: Served) -> int:
+    """Rows that the engine has served; nobody is left in it."""
+    with served.client() as client:
         until(lambda: cache_of(client).used == 0)
         rows = served_rows(client)
-        if phase == "prefill":  # most of the prompt was not read
-            assert rows - before < len(PROMPT) // 2
         assert served_rows(client) == rows
         assert client.complete("hello", max_tokens=2, ignore_eos=True).read().usage.generated == 2
+        return rows
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+@pytest.mark.parametrize("params", [{"max_tokens": 1}, {"max_tokens": 0}, {"max_tokens": 9, "stream": False}])
+def test_nobody_reads_the_prompt_of_who_left(models: Path, tmp_path: Path, params: dict[str, Any], how: str) -> None:
+    with (
+        Served(tmp_path / "l.sock", "--model-dir", models, "--model", "tiny", fault=("stop", 3, -1)) as served,
+        closing(Raw(served.path)) as raw,
+    ):
+        raw.send(2, "complete", {"prompt": PROMPT, **params})
+        raw.wait_for("prefill")
+        engine = served.wait_for_stop()
+        leave(served, raw, how)
+        os.kill(engine, signal.SIGCONT)
+        assert check_free(served) < len(PROMPT) // 20
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+@pytest.mark.parametrize("n", [1, 7])
+def test_who_leaves_in_the_middle_of_an_answer_frees_all(served: Served, raw: Raw, n: int, how: str) -> None:
+    raw.send(2, "complete", {"prompt": "the", "temperature": 1, "ignore_eos": True, "n": n})
+    raw.wait_for("text")
+    leave(served, raw, how)
+    check_free(served)
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -163,8 +187,8 @@ def test_what_cancel_answers(served: Served, raw: Raw) -> None:
 def test_cancelled_while_the_model_is_loaded(served: Served, raw: Raw) -> None:
     with served.client() as client:
         client.unload("tiny")
-        raw.send(2, "complete", {"prompt": "the", "max_tokens": 3})
-        raw.send(3, "cancel", {"id": 2})
+        ask, cancel = frame(2, "complete", {"prompt": "the", "max_tokens": 3}), frame(3, "cancel", {"id": 2})
+        raw.send_bytes(ask + cancel)
         assert raw.response(2)[0]["name"] == "cancelled"
         assert client.complete("the", max_tokens=3, ignore_eos=True).read().usage.generated == 3
 
@@ -172,15 +196,16 @@ def test_cancelled_while_the_model_is_loaded(served: Served, raw: Raw) -> None:
 @pytest.mark.parametrize("n_bytes", [1, 3, 20, 50_000])
 def test_half_a_frame(served: Served, n_bytes: int) -> None:
     """Nothing is begun for who vanishes in the middle of a frame, and nobody is kept waiting by who stays there."""
-    frame = msgpack.packb([0, 2, "complete", [{"prompt": PROMPT, "max_tokens": 1}]])
-    assert len(frame) > n_bytes
+    whole = frame(2, "complete", {"prompt": PROMPT, "max_tokens": 1})
+    assert len(whole) > n_bytes
     with closing(Raw(served.path)) as silent, served.client() as client:
+        until(lambda: not client.status().requests)  # of the test before
         with closing(Raw(served.path)) as gone:
-            gone.send_bytes(frame[:n_bytes])
-        silent.send_bytes(frame[:n_bytes])
+            gone.send_bytes(whole[:n_bytes])
+        silent.send_bytes(whole[:n_bytes])
         assert client.complete("hello", max_tokens=2, ignore_eos=True).read().usage.generated == 2
         assert not client.status().requests
-        silent.send_bytes(frame[n_bytes:])
+        silent.send_bytes(whole[n_bytes:])
         silent.wait_for("prefill")
 
 

@@ -9,25 +9,34 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import luce
 
 START_S = 60
 SERVE = (sys.executable, "-m", "luced", "serve")
+SERVE_WITH = (sys.executable, str(Path(__file__).with_name("serve_with.py")))
+FAULTY_ENGINE = (sys.executable, str(Path(__file__).with_name("faulty_engine.py")))
+# Of an answer of a thousand tokens: it does not fit between the engine and who does not read, so it cannot end unread.
+BULKY: Any = {"ignore_eos": True, "logprobs": 32}
 
 
 class Served:
     """A running daemon, ready within `with` and ended by SIGTERM after it. `lines` is its log. `under`: the command
-    that runs it."""
+    that runs it. `fault`: its engine is faulty_engine.py with these words."""
 
-    def __init__(self, path: Path, *options: str | Path, under: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: Path, *options: str | Path, under: Sequence[str] = (), fault: Sequence[object] = ()
+    ) -> None:
         self.path = path
         self.lines: list[str] = []
-        self._command = [*under, *SERVE, "--socket", str(path), *map(str, options)]
+        serve = [*SERVE_WITH, *FAULTY_ENGINE, *map(str, fault), "serve"] if fault else SERVE
+        self._command = [*under, *serve, "--socket", str(path), *map(str, options)]
         self._grown = threading.Condition()
 
     def __enter__(self) -> Self:
@@ -76,6 +85,24 @@ class Served:
             assert isinstance(pid, int)
             return pid
 
+    @contextmanager
+    def stopped_engine(self) -> Iterator[int]:
+        """Its pid. No machine is so fast that this engine ends anything within `with`."""
+        pid = self.engine_pid()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield pid
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def wait_for_stop(self) -> int:
+        """The pid of an engine that stops itself at a step (fault: stop), once it has."""
+        end = time.monotonic() + START_S
+        with self.client() as client:
+            while (pid := client.status().engine.pid) is None or not is_stopped(pid):
+                assert time.monotonic() < end, self.lines
+            return pid
+
     def _find(self, pattern: str) -> str | None:
         return next((line for line in self.lines if re.search(pattern, line)), None)
 
@@ -93,6 +120,13 @@ class Served:
         self._reader.join()
         assert self.process.stderr is not None
         self.process.stderr.close()
+
+
+def is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T"
+    except FileNotFoundError:
+        return False
 
 
 def wait_for_end(pid: int) -> bool:

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from tests.tinygguf import WORDS, tiny_chat_model
 N_CLIENTS = 64
 N_QUESTIONS = 48  # few enough that each can be asked alone
 SETTLE_S = 150  # workers for texts that have nothing to do end within two minutes
+LEAST = {"answers": 50, "cancels": 5, "leaves": 5}  # of each, however slow the machine
 SLACK_BYTES = 24 << 20  # by which memory may grow after the warm-up
 
 
@@ -75,22 +77,27 @@ class Soak:
             self._alone = list(pool.map(self._read, self._questions))
 
     def run(self, seconds: float) -> None:
-        """All clients, for so long."""
-        until = time.monotonic() + seconds
+        """All clients, for so long; longer if that is too short for the LEAST."""
+        self._until = time.monotonic() + seconds
         with ThreadPoolExecutor(N_CLIENTS) as pool:
-            list(pool.map(lambda number: self._client(number, until), range(N_CLIENTS)))
+            list(pool.map(self._client, range(N_CLIENTS)))
+
+    @property
+    def _is_over(self) -> bool:
+        is_enough = all(self.counts[how] >= n for how, n in LEAST.items())
+        return bool(self.problems) or (is_enough and time.monotonic() >= self._until)
 
     def _read(self, question: Question) -> luce.Answer:
         with self.served.client() as client:
             return question.ask(client).read()
 
-    def _client(self, number: int, until: float) -> None:
+    def _client(self, number: int) -> None:
         dice = random.Random(f"{self.seed} {number}")
-        while time.monotonic() < until and not self.problems:
+        while not self._is_over:
             try:
                 with self.served.client() as client:
                     for _ in range(dice.randrange(1, 8)):
-                        if time.monotonic() < until and not self._ask(client, dice):
+                        if not self._is_over and not self._ask(client, dice):
                             break
             except LuceError as error:
                 self._note(f"client {number}: {error.name}: {error}")
@@ -161,12 +168,19 @@ def settled(served: Served, most: Usage | None = None) -> Usage:
     """What it has once nobody asks anything any more; no more than `most`, which it may take a while to fall to: trio
     ends threads that have nothing to do after 10 s."""
     end = time.monotonic() + SETTLE_S
-    usage = None
+    before = usage = None
     with served.client() as client:
         while time.monotonic() < end:
             status = client.status()
-            before, usage = usage, Usage.of(served.process.pid)
-            if usage == before and not status.requests and status.engine.state == "ready" and status.models:
+            with suppress(FileNotFoundError, ProcessLookupError):  # a process or a thread that has just ended
+                before, usage = usage, Usage.of(served.process.pid)
+            if (
+                usage is not None
+                and usage == before
+                and not status.requests
+                and status.engine.state == "ready"
+                and status.models
+            ):
                 caches = [model.cache for model in status.models]
                 is_free = all(cache is not None and cache.used == 0 for cache in caches)
                 if is_free and (most is None or all(have <= may for have, may in zip(usage, most, strict=True))):
@@ -176,12 +190,15 @@ def settled(served: Served, most: Usage | None = None) -> Usage:
 
 
 def kill_now_and_then(served: Served, kills: int, seconds: float, dice: random.Random) -> None:
+    killed = None
     with served.client() as client:
         for _ in range(kills):
             time.sleep(dice.uniform(0.2, 1.8) * seconds / kills)
-            while (pid := client.status().engine.pid) is None:  # none is there between two lives
+            while (pid := client.status().engine.pid) in (None, killed):  # none is there between two lives
                 time.sleep(0.01)
+            assert pid is not None
             os.kill(pid, signal.SIGKILL)
+            killed = pid
 
 
 def soak(seconds: float, seed: int, kills: int = 0) -> dict[str, Any]:

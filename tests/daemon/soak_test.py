@@ -9,7 +9,4 @@ from tests.daemon.soak import soak
 
 @pytest.mark.parametrize("kills", [0, 2])
 def test_sixty_four_clients(kills: int) -> None:
-    done = soak(8, seed=7, kills=kills)
-    assert done["answers"] > 20
-    assert done["cancels"] > 0
-    assert done["leaves"] > 0
+    assert soak(8, seed=7, kills=kills)["restarts"] == kills

@@ -281,8 +281,6 @@ def test_every_answer_is_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         settings=settings(
             max_examples=60,
             stateful_step_count=40,
-            deadline=None,
-            derandomize=True,
             phases=[Phase.generate],  # to shrink a history takes minutes
             suppress_health_check=list(HealthCheck),
         ),

@@ -159,7 +159,7 @@ def test_the_worker_tells_the_queue(front: Front, monkeypatch: pytest.MonkeyPatc
     gate = gated(front, 0)
     requests = [link.Generate(i, "m", prompt(8, i), link.Sampling(), [], 20) for i in range(1, 9)]
     front.say(requests[0])
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
     front.say(*requests[1:])  # they are heard together, after the first step
     gate.release(1000)
     told = [m.ids for m in front.hear_until(link.Queued) if isinstance(m, link.Queued)]

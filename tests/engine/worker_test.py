@@ -22,7 +22,7 @@ class Front:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        ours.settimeout(10)
+        ours.settimeout(60)
         self.models: dict[str, FakeModel] = {}
         self.steps: list[int] = []  # that all models had had, at each slice of a load
         self.may_load = threading.Event()
@@ -44,7 +44,7 @@ class Front:
             case "huge":
                 raise MemoryError
         for done in range(4):
-            assert self.may_load.wait(10)
+            assert self.may_load.wait(60)
             self.steps.append(sum(len(model.plans) for model in self.models.values()))
             yield done, 4
         self.models[load.model] = FakeModel()
@@ -82,7 +82,7 @@ def front() -> Iterator[Front]:
     front = Front()
     yield front
     front.socket.close()
-    front.thread.join(10)
+    front.thread.join(60)
     assert not front.thread.is_alive()
 
 
@@ -99,7 +99,7 @@ class Gate(threading.Semaphore):
 
     def let_through(self) -> None:
         self.reached.set()
-        assert self.acquire(timeout=10)
+        assert self.acquire(timeout=60)
 
 
 def gated(front: Front, n_steps: int, name: str = "m") -> Gate:
@@ -153,7 +153,7 @@ def test_a_load_tells_how_far_it_is_while_others_are_answered(front: Front) -> N
 def test_a_load_gives_way_to_a_step_after_each_slice(front: Front) -> None:
     gate = gated(front, 0)
     front.say(generate(max_tokens=200))
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
     front.say(link.Load("other", "a file"))
     gate.release(1000)
     front.hear_until(link.Loaded)
@@ -208,7 +208,7 @@ def test_abandoned_and_truncated(front: Front) -> None:
 
     def wait_and_step(plan: Plan) -> list[Emitted]:
         if spoken.is_set():
-            assert may_go_on.wait(10)
+            assert may_go_on.wait(60)
         emitted = step(plan)
         if emitted:
             spoken.set()
@@ -231,7 +231,7 @@ def test_abandoned_and_truncated(front: Front) -> None:
 def test_stop_ends_it(front: Front) -> None:
     front.load()
     front.say(generate(1, max_tokens=200), link.Stop())
-    front.thread.join(10)
+    front.thread.join(60)
     assert not front.thread.is_alive()
     assert front.models["m"].is_closed
 

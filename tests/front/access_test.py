@@ -38,7 +38,7 @@ def refused(call):
     except LuceError as error:
         return [error.name, error.message]
 try:
-    client = luce.Client(path, timeout=30)
+    client = luce.Client(path, timeout=60)
 except LuceError as error:
     print(json.dumps({"refused": error.name}))
     raise SystemExit

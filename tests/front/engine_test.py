@@ -138,7 +138,7 @@ async def test_requests_end_while_the_engine_is_away(tmp_path: Path) -> None:
         params: Map = {"model": "slow", "prompt": "say:ab;wait;die;say:cd", "max_tokens": 4}
         requests = [(client, await client.send("complete", **params)) for _ in range(2)]
         requests.append((other, await other.send("complete", **params)))
-        late = await client.send("complete", **params, deadline_s=2)
+        late = await client.send("complete", **params, deadline_s=60)
         await open_gate(house)
         for who, request in [*requests, (client, late)]:
             await who.note(request, "text")
@@ -151,6 +151,7 @@ async def test_requests_end_while_the_engine_is_away(tmp_path: Path) -> None:
         cancelled, _ = await client.response(requests[0][1])
         assert cancelled is not None
         assert cancelled["name"] == "cancelled"
+        house.expire(late)
         error, _ = await client.response(late)
         assert error is not None
         assert (error["name"], error["data"]["generated"]) == ("deadline", 2)

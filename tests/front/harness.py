@@ -19,6 +19,7 @@ from tests.tinygguf import tiny_chat_model
 
 FAKE_ENGINE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 MODELS = ("tiny", "slow", "bad", "deadly")
+HANG_S = 300  # on no machine does a test take so long
 Map = dict[str, Any]
 
 
@@ -108,6 +109,11 @@ class House:
             await client.call("hello", client="test 1.0", tenant=tenant)
         return client
 
+    def expire(self, request: int) -> None:
+        """The deadline of the request with this id is now, how far it may be."""
+        (call,) = [session.calls[request] for session in self.daemon.sessions if request in session.calls]
+        call.scope.deadline = trio.current_time()
+
 
 @asynccontextmanager
 async def running(folder: Path, engine: tuple[str, ...] = FAKE_ENGINE, **settings: Any) -> AsyncIterator[House]:
@@ -121,7 +127,7 @@ async def running(folder: Path, engine: tuple[str, ...] = FAKE_ENGINE, **setting
     daemon = Daemon(config, listening, engine, inference)
     house = House(daemon, folder)
     try:
-        with trio.fail_after(60):
+        with trio.fail_after(HANG_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(daemon.run)
                 yield house

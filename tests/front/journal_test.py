@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from luced.front import journal, methods
+from luced.front import journal, methods, supervisor
 from luced.front.call import Call
 from luced.front.journal import entry
 from tests.front.harness import running
@@ -34,6 +34,7 @@ async def test_no_prompt_is_logged_and_every_request_is_named(
 
     caplog.set_level(logging.DEBUG)
     monkeypatch.setitem(methods.HANDLERS, "tokenize", bug)
+    monkeypatch.setattr(supervisor, "BACKOFF_S", (0.0,))
     async with running(tmp_path) as house:
         client = await house.connect(tenant=SECRET)
         await client.call("chat", messages=[{"role": "user", "content": f"say:{SECRET}"}], max_tokens=20)

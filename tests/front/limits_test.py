@@ -36,9 +36,14 @@ async def test_a_deadline_says_how_far_it_was_and_the_engine_forgets_it(tmp_path
     async with running(tmp_path) as house:
         client = await house.connect()
         assert await client.call("complete", prompt="say:a", max_tokens=1, deadline_s=60)
-        error = await client.refused("complete", prompt="say:ab;wait", deadline_s=0.3)
+        request = await client.send("complete", prompt="say:ab;wait", deadline_s=60)
+        for _ in "ab":
+            await client.note(request, "text")
+        house.expire(request)
+        error, _ = await client.response(request)
+        assert error is not None
         assert error["name"] == "deadline"
-        assert error["data"] == {"deadline_s": 0.3, "phase": "decode", "prompt": 11, "generated": 2}
+        assert error["data"] == {"deadline_s": 60, "phase": "decode", "prompt": 11, "generated": 2}
         assert "Abandon 2" in await engine_log(house)
         assert not house.daemon.answers
 
@@ -47,8 +52,11 @@ async def test_a_deadline_counts_while_the_model_loads(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "go")
     async with running(tmp_path) as house:
         client = await house.connect()
-        await client.call("tokenize", text="a", model="slow")
-        error = await client.refused("complete", prompt="say:a", model="slow", deadline_s=0.3)
+        request = await client.send("complete", prompt="say:a", model="slow", deadline_s=60)
+        await client.note(request, "progress")
+        house.expire(request)
+        error, _ = await client.response(request)
+        assert error is not None
         assert (error["name"], error["data"]["phase"]) == ("deadline", "load")
         await trio.to_thread.run_sync((tmp_path / "go").write_bytes, b"")
 

@@ -184,7 +184,7 @@ async def test_a_user_sees_its_own_requests_and_names_no_files(house: House, mon
 
 async def test_a_slow_reader_holds_up_itself_alone(house: House) -> None:
     slow, quick = await house.connect(), await house.connect()
-    requests = [await slow.send("complete", prompt="say:a", max_tokens=500, logprobs=32) for _ in range(2)]
+    requests = [await slow.send("complete", prompt="say:a", max_tokens=1500, logprobs=32) for _ in range(2)]
     while len((await quick.call("status"))["requests"]) < 2:
         pass
     assert (await quick.call("complete", prompt="say:b", max_tokens=1))["choices"][0]["text"] == "b"
@@ -194,7 +194,7 @@ async def test_a_slow_reader_holds_up_itself_alone(house: House) -> None:
         error, result = await slow.response(request)
         assert error is None
         assert result is not None
-        assert len(slow.text(request)) == 500
+        assert len(slow.text(request)) == 1500
 
 
 async def test_who_asks_without_listening_is_not_listened_to(house: House) -> None:

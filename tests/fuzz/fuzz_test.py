@@ -57,7 +57,7 @@ def test_kept(target: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(st.data())
 def test_mutations(target: str, draw: st.DataObject) -> None:
     data = draw.draw(st.sampled_from(corpus(target))).read_bytes()
@@ -67,7 +67,7 @@ def test_mutations(target: str, draw: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @example(b"")
 @given(st.binary(max_size=300))
 def test_noise(target: str, data: bytes) -> None:

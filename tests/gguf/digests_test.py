@@ -54,7 +54,7 @@ def damage(path: Path, *offsets: int) -> None:
 
 def bad_ranges(*paths: Path, n_threads: int = 2) -> list[BadRange]:
     with Check(paths, n_threads) as check:
-        assert check.wait(10)
+        assert check.wait(60)
         return check.bad_ranges()
 
 
@@ -145,7 +145,7 @@ def test_a_check_that_is_left_ends(path: Path) -> None:
 
 def test_a_file_that_goes_away_is_an_error(path: Path) -> None:
     with Check([path], 1) as check:
-        check.wait(10)
+        check.wait(60)
     check._todo = iter([(path.with_name("gone"), 0, b"")])
     check._stopped = False
     check._run()

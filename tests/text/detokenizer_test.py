@@ -15,7 +15,7 @@ from tests.text.files import real_pair, small_spm
 TOKENS = st.lists(st.integers(0, 49151) | st.integers(20, 300))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(tokens=TOKENS, special=st.booleans())
 def test_pieces_joined_are_the_text(tokens: list[int], special: bool) -> None:
     """For any tokens, most of which are no UTF-8: what is said early is right, and nothing is said late."""

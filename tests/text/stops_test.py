@@ -24,7 +24,7 @@ def reference(text: str, stops: list[str]) -> tuple[str, str | None]:
     return text, None
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(max_examples=1000)
 @given(pieces=PIECES, stops=STOPS)
 def test_any_pieces_are_cut_as_the_whole_text_is(pieces: list[str], stops: list[str]) -> None:
     cutter = Stops(stops)

@@ -53,7 +53,7 @@ def test_ids_of_the_corpus(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REAL)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(text=ANY_TEXT)
 def test_ids_of_any_text(name: str, text: str) -> None:
     check_encode(real_pair(name), text)
@@ -90,7 +90,7 @@ def split_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield pair
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(text=ANY_TEXT)
 def test_pre_tokenizers_on_any_text(split_pair: Pair, text: str) -> None:
     check_encode(split_pair, text)
@@ -119,7 +119,7 @@ def test_spm_with_space_prefix(spm_pair: Pair) -> None:
         check_encode(spm_pair, text)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(text=ANY_TEXT)
 def test_spm_with_space_prefix_on_any_text(spm_pair: Pair, text: str) -> None:
     check_encode(spm_pair, text)
@@ -190,7 +190,7 @@ def overlapping_pair() -> Iterator[Pair]:
         yield pair
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=500)
 @given(text=st.text(st.sampled_from("<x><y>\nxqzj ")))
 def test_special_tokens_that_overlap(overlapping_pair: Pair, text: str) -> None:
     check_encode(overlapping_pair, text)
