@@ -215,24 +215,31 @@ def _quarter_turned(rope: dict[str, Any], head_dim: int) -> NDArray[np.float32]:
     return np.where(np.arange(head_dim // 2) < n_turned, 1, 1e30).astype(np.float32)
 
 
+def gguf_name(hf_name: str, architecture: str) -> str:
+    """What the tensor is called that holds this parameter of HF, alone or with others."""
+    if architecture in tinyhybrid.ARCHITECTURES.values():
+        return tinyhybrid.gguf_name(hf_name)
+    own = {"gemma2": GEMMA_NAMES, "gemma3": GEMMA_NAMES, "gemma4": GEMMA_NAMES, "deepseek4": tinydeepseek.NAMES}
+    names = COMMON_NAMES | own.get(architecture, PLAIN_NAMES)
+    stem, dot, suffix = hf_name.removeprefix("model.").rpartition(".")
+    if suffix not in ("weight", "bias"):  # a parameter by its own name
+        stem, suffix = stem + dot + suffix, "weight"
+    block = ""
+    if stem.startswith("layers."):
+        _, i, stem = stem.split(".", 2)
+        block = f"blk.{i}."
+    return block + (OWN_NAMES[stem] if stem in OWN_NAMES else f"{names[stem]}.{suffix}")
+
+
 def _tensors(model: Any, architecture: str) -> Tensors:
     """The model's weights by GGUF name, changed as the converter of this architecture does."""
     config = model.config
-    own = {"gemma2": GEMMA_NAMES, "gemma3": GEMMA_NAMES, "gemma4": GEMMA_NAMES, "deepseek4": tinydeepseek.NAMES}
-    names = COMMON_NAMES | own.get(architecture, PLAIN_NAMES)
     tensors = {}
     for hf_name, tensor in model.state_dict().items():
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         value: NDArray[np.float32] = tensor.detach().float().numpy()
-        stem, dot, suffix = hf_name.removeprefix("model.").rpartition(".")
-        if suffix not in ("weight", "bias"):  # a parameter by its own name
-            stem, suffix = stem + dot + suffix, "weight"
-        block = ""
-        if stem.startswith("layers."):
-            _, i, stem = stem.split(".", 2)
-            block = f"blk.{i}."
-        name = block + (OWN_NAMES[stem] if stem in OWN_NAMES else f"{names[stem]}.{suffix}")
+        name = gguf_name(hf_name, architecture)
         if architecture in SPLIT_EXPERTS and "ffn_gate_up_exps" in name:
             for part, half in zip(("gate", "up"), np.split(value, 2, axis=1), strict=True):
                 tensors[name.replace("gate_up", part)] = np.ascontiguousarray(half)

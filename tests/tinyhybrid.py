@@ -29,6 +29,7 @@ NAMES = {
     "self_attn.q_norm.weight": "attn_q_norm.weight",
     "self_attn.k_norm.weight": "attn_k_norm.weight",
     "linear_attn.in_proj_qkv.weight": "attn_qkv.weight",
+    "linear_attn.in_proj_qkvz.weight": "attn_qkv.weight",  # and attn_gate
     "linear_attn.in_proj_z.weight": "attn_gate.weight",
     "linear_attn.in_proj_a.weight": "ssm_alpha.weight",
     "linear_attn.in_proj_b.weight": "ssm_beta.weight",
@@ -80,10 +81,7 @@ def tensors(model: Any, n_mtp: int) -> Tensors:
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         value: NDArray[np.float32] = tensor.detach().float().numpy()
-        prefix, inner = "", hf_name
-        if hf_name.startswith("model.layers."):
-            _, _, i, inner = hf_name.split(".", 3)
-            prefix = f"blk.{i}."
+        prefix, inner = _block(hf_name)
         found |= {prefix + name: part for name, part in _converted(config, inner, value).items()}
     n_layer = config.num_hidden_layers
     attending = next(i for i, kind in enumerate(config.layer_types) if kind == "full_attention")
@@ -96,6 +94,19 @@ def tensors(model: Any, n_mtp: int) -> Tensors:
             value = random.standard_normal(shape).astype(np.float32) / math.sqrt(shape[-1])
             found[name.replace(f"blk.{attending}.", f"blk.{i}.")] = value
     return found
+
+
+def gguf_name(hf_name: str) -> str:
+    prefix, inner = _block(hf_name)
+    return prefix + NAMES[inner]
+
+
+def _block(hf_name: str) -> tuple[str, str]:
+    """The prefix of its block in GGUF, and its name within it in HF."""
+    if not hf_name.startswith("model.layers."):
+        return "", hf_name
+    _, _, i, inner = hf_name.split(".", 3)
+    return f"blk.{i}.", inner
 
 
 def _converted(config: Any, name: str, value: NDArray[np.float32]) -> Tensors:

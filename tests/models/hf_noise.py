@@ -1,4 +1,4 @@
-"""How far HF in F32 is from HF in F64, and how far we are, layer by layer: python -m tests.models.hf_noise [CASE...]
+"""How far HF in F32 is from HF in F64, and how far we are, weight by weight: python -m tests.models.hf_noise [CASE...]
 
 A hybrid of sharp random weights amplifies roundings (norms of small vectors, choices of experts): where both are as far
 from F64, no engine can be nearer to HF.
@@ -19,7 +19,7 @@ import torch
 from luced.engine.offline import resident
 from tests import hfgguf
 from tests.models.cases import CASES, make, tokens
-from tests.models.taps_test import DENSE, EXPERTS, hidden_states, taps
+from tests.models.taps_test import EXACT, flat, hf_taps, taps
 
 
 @contextmanager
@@ -35,20 +35,22 @@ def in_f64() -> Iterator[None]:
 
 
 def main() -> None:
-    for name in sys.argv[1:] or DENSE + EXPERTS:
+    for name in sys.argv[1:] or EXACT:
         case, ids = CASES[name], tokens(CASES[name])
         model = make(case)
-        theirs = hidden_states(model, ids)
+        theirs = hf_taps(model, case)
         with TemporaryDirectory() as folder:
             path = hfgguf.export(model, Path(folder) / "m.gguf", case.dtype, n_mtp=case.n_mtp)
             with resident(path, kv_type="f32", n_batch=len(ids)) as runner:
-                ours = [tap.copy() for tap in taps(runner, ids)]
+                ours = dict(taps(runner, ids))
         model.double().set_experts_implementation("eager")
         with in_f64():
-            exact = hidden_states(model, ids)
-        for layer, (a, b, c) in enumerate(zip(theirs, ours, exact, strict=True)):
-            hf, us = (np.abs(x - c).max() / np.abs(c).max() for x in (a, b))
-            print(f"{name}, before layer {layer}: HF {hf:.1e}, luced {us:.1e}")
+            exact = hf_taps(model, case)
+        for weight, a in ours.items():
+            if weight in exact:
+                hf, us = (np.abs(flat(x, len(a)) - flat(exact[weight], len(a))).max() for x in (theirs[weight], a))
+                scale = np.abs(exact[weight]).max()
+                print(f"{name}, at {weight}: HF {hf / scale:.1e}, luced {us / scale:.1e}")
 
 
 if __name__ == "__main__":
