@@ -49,21 +49,7 @@ def test_live(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "llama",
-        "llama_f16",
-        "llama_q4_1",
-        "gemma3",
-        "qwen35",
-        "qwen3next",
-        "qwen3moe",
-        "qwen3moe_q8_0",
-        "laguna",
-        "deepseek4",
-    ],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_every_instruction_set(name: str, isa: str) -> None:
     path, ids, expected = golden(name)
     try:
@@ -75,28 +61,7 @@ def test_every_instruction_set(name: str, isa: str) -> None:
     assert_near(ours, expected, CASES[name].tolerance)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "llama",
-        "llama_bf16",
-        "llama_q8_0",
-        "qwen2",
-        "qwen3",
-        "gemma2",
-        "gemma3",
-        "qwen35",
-        "qwen35moe",
-        "qwen3next",
-        "qwen3moe",
-        "qwen3moe_q8_0",
-        "gemma4_moe",
-        "gemma4_e",
-        "laguna",
-        "laguna_elements",
-        "deepseek4",
-    ],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_chunks_and_threads_change_no_bit(name: str) -> None:
     path, ids, _ = golden(name)
     whole = logits(path, ids, n_threads=1)
