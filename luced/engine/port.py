@@ -18,7 +18,7 @@ class Port:
     def __init__(self, link: socket.socket) -> None:
         self._socket = link
         self._socket.setblocking(False)
-        self._connection = wire.Connection(wire.TRUSTED)
+        self._connection = wire.TrustedConnection()
         self._backlog = bytearray()
 
     def send(self, messages: list[Message]) -> None:

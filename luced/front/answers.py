@@ -176,9 +176,9 @@ class Answer:
     def _add(self, message: link.Tokens) -> bytes | None:
         """The notification of what they show, if it is to be sent."""
         choice = self.choices[message.choice]
-        was_finished = choice.finish
+        was_finished, n_before = choice.finish, choice.n_generated
         piece = choice.add(message.tokens, message.logprobs)
-        self.call.done["generated"] = self.n_generated
+        self.call.done["generated"] += choice.n_generated - n_before
         if choice.finish and not was_finished and self._running is not None:
             self._running.truncate(choice.index, choice.n_generated)
         return self._frame(choice, piece)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 import math
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,7 @@ from luced import link
 from luced.front.child import Child
 from luced.front.journal import entry
 
+READ_BYTES = 1 << 16
 LAST_LINES = 40  # of output, kept for the error and the report that tell of the engine's end
 EXIT_S = 5.0  # from the end of the link to the end of the process: its last words may take a slow machine a while
 
@@ -59,14 +61,18 @@ class EngineProcess:
         return status
 
     async def _read(self, receive: Callable[[link.Message], None]) -> None:
-        connection = wire.Connection(wire.TRUSTED)
+        connection, fd = wire.TrustedConnection(), self._child.stream.socket.fileno()
         try:
-            async for data in self._child.stream:
+            while True:  # for every token: a stream would try to read before there is something
+                await trio.lowlevel.wait_readable(fd)
+                data = os.read(fd, READ_BYTES)
+                if not data:
+                    return
                 connection.feed(data)
                 for event in connection:
                     assert isinstance(event, wire.Notification)
                     receive(link.from_wire(event.method, event.params))
-        except trio.BrokenResourceError:
+        except ConnectionError:
             pass  # it died with messages unread
         except (LuceError, KeyError, TypeError) as error:
             log.error(entry("the engine makes no sense and is ended", engine=self.pid, error=type(error).__name__))

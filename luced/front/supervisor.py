@@ -165,6 +165,8 @@ class Supervisor:
 
     def _receive(self, message: link.Message) -> None:
         match message:
+            case link.Tokens() | link.Progress() | link.Embedded() | link.Finished() | link.Failed():
+                self.roster.deliver(message)
             case link.Ready():
                 self.ready, self.state = message, "ready"
                 self._tell_device(message)
@@ -182,8 +184,6 @@ class Supervisor:
                 if message.id in self._asked:
                     self._states[message.id] = message.state
                     self._asked[message.id].set()
-            case link.Progress() | link.Tokens() | link.Embedded() | link.Finished() | link.Failed():
-                self.roster.deliver(message)
             case _:
                 raise TypeError(f"the engine does not say {type(message).__name__}")
 

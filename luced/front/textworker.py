@@ -57,7 +57,7 @@ class TextWorker:
     def __init__(self, child: Child) -> None:
         self.pid = child.process.pid
         self._child = child
-        self._connection = wire.Connection(wire.TRUSTED)
+        self._connection = wire.TrustedConnection()
 
     @classmethod
     async def start(cls) -> TextWorker:

@@ -37,6 +37,9 @@ class Detokenizer:
             data = data.removeprefix(b" ")
             self._drop_space = False
         self._n_bytes += len(data)
+        if not self._ends and data.isascii():  # as most are: nothing waits, and nothing will
+            self.n_released += 1
+            return data.decode()
         self._ends.append(self._n_bytes)
         text = self._decoder.decode(data)
         self._release(self._n_bytes - len(self._decoder.getstate()[0]))

@@ -41,6 +41,10 @@ class Stops:
         control token that comes here."""
         assert self.found is None
         self._n_pushed += 1
+        if not self._stops:
+            if text:
+                self.n_tokens = self._n_pushed
+            return text
         if text:
             self._pieces.append((self._n_chars, self._n_pushed))
         n_found = 0  # characters of the text that the stop string takes

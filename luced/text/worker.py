@@ -67,7 +67,7 @@ class Worker:
 
     def run(self) -> None:
         """Until the end of the link."""
-        connection = wire.Connection(wire.TRUSTED)
+        connection = wire.TrustedConnection()
         while data := self._link.recv(READ_BYTES):
             connection.feed(data)
             for request in connection:

@@ -28,7 +28,7 @@ class Front:
         self.may_load = threading.Event()
         self.may_load.set()
         self.socket = ours
-        self._connection = wire.Connection(wire.TRUSTED)
+        self._connection = wire.TrustedConnection()
         self._heard: list[link.Message] = []
         self.thread = threading.Thread(target=self._work, args=(theirs,))
         self.thread.start()

@@ -56,7 +56,7 @@ class FakeEngine:
 
     def main(self) -> None:
         self.send(link.Ready(os.getpid(), "cpu", "fake", "baseline", 1))
-        connection = wire.Connection(wire.TRUSTED)
+        connection = wire.TrustedConnection()
         while data := self.link.recv(1 << 16):
             connection.feed(data)
             for event in connection:

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from luce.errors import LuceError
 from luce.wire import (
-    TRUSTED,
+    FROM_DAEMON,
     Connection,
     Event,
     Limits,
     Notification,
     Request,
     Response,
+    TrustedConnection,
     notification,
     request,
     response,
@@ -194,10 +195,29 @@ def test_small_frames_may_come_in_one_large_piece() -> None:
     assert len(list(connection)) == 1000
 
 
-def test_integer_keys_between_our_own() -> None:
-    connection = Connection(TRUSTED)
+@pytest.mark.parametrize("connection", [Connection(FROM_DAEMON), TrustedConnection()])
+def test_integer_keys_between_our_own(connection: Connection | TrustedConnection) -> None:
     connection.feed(notification("Generate", {"logit_bias": {5: -1.5}}))
-    assert connection.next_event() == Notification("Generate", {"logit_bias": {5: -1.5}})
+    assert [*connection] == [Notification("Generate", {"logit_bias": {5: -1.5}})]
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+def test_our_own_frames_may_come_in_any_pieces(step: int) -> None:
+    connection, events = TrustedConnection(), []
+    data = b"".join(frame for frame, _ in FRAMES)
+    for i in range(0, len(data), step):
+        connection.feed(data[i : i + step])
+        events += connection
+    assert events == [event for _, event in FRAMES]
+
+
+@pytest.mark.parametrize("data", [b"nonsense", b"\xc1", b"\x93\x02\xa1\xff\x91\x80", b"\x93\x02\xa1x\x91\x81\x90\x01"])
+def test_one_of_our_own_that_has_gone_mad(data: bytes) -> None:
+    connection = TrustedConnection()
+    connection.feed(data)
+    with pytest.raises(LuceError) as raised:
+        list(connection)
+    assert raised.value.name == "bad_frame"
 
 
 @pytest.mark.parametrize("value", [object(), 1 << 64, "\ud800", {1, 2}])

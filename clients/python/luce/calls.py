@@ -189,7 +189,7 @@ class Calls:
     """The open requests of one connection."""
 
     def __init__(self) -> None:
-        self._connection = wire.Connection(wire.TRUSTED)
+        self._connection = wire.Connection(wire.FROM_DAEMON)
         self._open: dict[int, Call[Any]] = {}
         self._next_id = 1  # 0 is in the answer to what had no id that could be read
         self._loss: LuceError | None = None
