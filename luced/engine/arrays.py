@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from luced.device.device import Device
 from luced.engine.inputs import ROW_STATE, SAMPLE_ROW, EntryInputs, GroupInputs
@@ -22,6 +23,16 @@ class GroupArrays:
         self.copies = device.view(g.copies)
         self.n_copies = device.view(g.copies_rows.counter)
 
+    def fill(self, g: int, chunks: Iterable[Chunk]) -> None:
+        """Where the cells are that a step of these chunks sees, and completes, in group g."""
+        begin = 0
+        for chunk in chunks:
+            table, slots = chunk.sequence.tables[g], chunk.slots[g]
+            self.page_table[chunk.sequence.slot, : len(table)] = table
+            end = begin + len(slots)
+            self.slots[begin:end] = slots
+            begin = end
+
 
 class EntryArrays:
     def __init__(self, device: Device, e: EntryInputs) -> None:
@@ -30,7 +41,7 @@ class EntryArrays:
         self.seq, self.first, self.last = device.view(e.seq), device.view(e.first), device.view(e.last)
         self.row_cell = device.view(e.row_cell)
 
-    def fill(self, chunks: Iterable[Chunk], positions: list[int]) -> None:
+    def fill(self, chunks: Iterable[Chunk], positions: npt.NDArray[np.int32]) -> None:
         """The cells that a step of these chunks completes."""
         seq: list[int] = []
         cells: list[int] = []
@@ -42,7 +53,7 @@ class EntryArrays:
         self.seq[:n] = seq
         self.first[:n] = np.array(cells, np.int32) * self.ratio
         self.last[:n] = self.first[:n] + (self.ratio - 1)
-        self.row_cell[: len(positions)] = (np.array(positions, np.int32) + 1) // self.ratio - 1
+        self.row_cell[: len(positions)] = (positions + 1) // self.ratio - 1
 
 
 class Arrays:
@@ -59,6 +70,7 @@ class Arrays:
         if runner.state_inputs is not None:
             self.seq_slot, self.out_slots = view(runner.state_inputs.seq_slot), view(runner.state_inputs.out_slots)
         self.sample_rows = view(i.sample_rows).view(SAMPLE_ROW)
+        self.sample_position, self.sample_token = self.sample_rows["position"], self.sample_rows["token"]
         self.bias_ids, self.bias_values = view(i.bias_ids), view(i.bias_values)
         self.state_slots, self.stop_ids = view(i.state_slots), view(i.stop_ids)
         self.row_state = view(i.row_state).view(ROW_STATE)

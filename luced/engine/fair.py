@@ -55,13 +55,14 @@ class Clients:
             self._tenants[name] = Share(self._tenants.values())
         if key not in self._clients:
             self._clients[key] = Client(self._tenants[name], self._clients.values())
-        self._clients[key].n_live += 1
-        self._tenants[name].n_live += 1
+        sequence.share = client = self._clients[key]
+        client.n_live += 1
+        client.tenant.n_live += 1
 
     def leave(self, sequence: Sequence) -> None:
         if sequence.queued:
             self.unqueue(sequence)
-        client = self._of(sequence)
+        client = sequence.share
         client.n_live -= 1
         client.tenant.n_live -= 1
         if not client.n_live:
@@ -70,15 +71,15 @@ class Clients:
             del self._tenants[sequence.tenant]
 
     def queue(self, sequence: Sequence) -> None:
-        insort(self._of(sequence).queue, sequence, key=_rank)
+        insort(sequence.share.queue, sequence, key=_rank)
         sequence.queued = True
 
     def unqueue(self, sequence: Sequence) -> None:
-        self._of(sequence).queue.remove(sequence)
+        sequence.share.queue.remove(sequence)
         sequence.queued = False
 
     def charge(self, sequence: Sequence, n_rows: int) -> None:
-        client = self._of(sequence)
+        client = sequence.share
         client.n_rows += n_rows
         client.tenant.n_rows += n_rows
 
@@ -96,9 +97,6 @@ class Clients:
         for tenant, own in turns.items():
             order += _in_turn(tenant.n_rows, (sequence for _, _, sequence in sorted(own)))
         return [sequence.request.id for _, _, sequence in sorted(order) if not sequence.request.has_started]
-
-    def _of(self, sequence: Sequence) -> Client:
-        return self._clients[sequence.tenant, sequence.client]
 
 
 def _in_turn(n_rows: int, queue: Iterable[Sequence]) -> Iterable[tuple[int, tuple[bool, int, int, int], Sequence]]:

@@ -47,6 +47,8 @@ class Running:
             insort(self.sequences, sequence, key=_rank)
 
     def paused(self) -> list[Sequence]:
+        if not self.sequences or not self.worst.request.paused:
+            return []
         return [sequence for sequence in self.sequences if sequence.request.paused]
 
     def victim(self, sequence: Sequence) -> Sequence | None:

@@ -9,6 +9,7 @@ from luced.errors import RequestError
 from luced.link import Generate, Sampling
 
 if TYPE_CHECKING:
+    from luced.engine.fair import Client
     from luced.engine.prefix import Node
 
 CLASSES = ("interactive", "agent", "batch")  # best first
@@ -82,6 +83,7 @@ class Sequence:
         "queued",
         "request",
         "sampling",
+        "share",
         "slot",
         "source",
         "started_s",
@@ -119,6 +121,7 @@ class Sequence:
         self.pooling = generate.pooling
         self.tenant = generate.tenant
         self.client = generate.client
+        self.share: Client  # of its class's rows, from when it came
         self.ended = said is None
         self.queued = False  # waits to start, or for the rest of its known tokens
         self.held = False  # would be queued, were its request not paused

@@ -83,7 +83,8 @@ class Worker:
                     return self.close()
                 self._port.send(self._handle(message))
             self._port.send(self._step())
-            self._port.send(self._load_slice())
+            if self._loading:
+                self._port.send(self._load_slice())
         self.close()
 
     def close(self) -> None:
@@ -94,9 +95,12 @@ class Worker:
 
     def _wait_s(self) -> float | None:
         """How long to wait for a message: not at all where there is work, else until a paused request's pages go."""
-        schedulers = [resident.scheduler for resident in self._residents.values()]
-        if self._loading or any(scheduler.has_work for scheduler in schedulers):
+        if self._loading:
             return 0
+        schedulers = [resident.scheduler for resident in self._residents.values()]
+        for scheduler in schedulers:
+            if scheduler.has_work:
+                return 0
         now = time.monotonic()
         times = [at_s for scheduler in schedulers if (at_s := scheduler.expire(now)) is not None]
         return max(0.0, min(times) - now) if times else None
@@ -184,9 +188,7 @@ class Worker:
 
     def _load_slice(self) -> list[link.Message]:
         """Gets the first model that is being loaded on by one slice."""
-        name, loading = next(iter(self._loading.items()), ("", None))
-        if loading is None:
-            return []
+        name, loading = next(iter(self._loading.items()))
         now = time.monotonic()
         try:
             done_bytes, total_bytes = next(loading.slices)

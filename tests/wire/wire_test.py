@@ -203,7 +203,7 @@ def test_integer_keys_between_our_own(connection: Connection | TrustedConnection
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
 def test_our_own_frames_may_come_in_any_pieces(step: int) -> None:
-    connection, events = TrustedConnection(), []
+    connection, events = TrustedConnection(), list[Event]()
     data = b"".join(frame for frame, _ in FRAMES)
     for i in range(0, len(data), step):
         connection.feed(data[i : i + step])
