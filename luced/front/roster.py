@@ -44,6 +44,7 @@ class Roster:
         self._running: dict[int, EngineRequest] = {}  # the engine has them
         self._waiting: list[EngineRequest] = []
         self._suspects: list[EngineRequest] = []
+        self._n_given = 0  # in this life of the engine
         self._loads_first = False  # the last death was a fault: was it of a load or of a request?
 
     def __len__(self) -> int:
@@ -102,7 +103,9 @@ class Roster:
             request.deaths.count(death)
             request.lose(n_restarts)
         lost = [request for request in lost if request.n_open]
-        is_alone = death.is_fault and len(lost) == 1 and not self._is_loading()
+        # An engine that had another before may not have heard yet that it is gone.
+        is_alone = death.is_fault and len(lost) == self._n_given == 1 and not self._is_loading()
+        self._n_given = 0
         blamed = lost.pop() if is_alone and lost[0].deaths.n_faults >= MAX_FAULTS else None
         for request in lost:
             if request.deaths.n_kills >= MAX_KILLS:
@@ -135,6 +138,7 @@ class Roster:
 
     def _give(self, request: EngineRequest) -> None:
         number = next(self._numbers)
+        self._n_given += 1
         self._running[number] = request
         self.send(request.submit(number))
         if request.is_paused:

@@ -202,6 +202,19 @@ async def test_a_suspect_that_gets_on_makes_way_for_the_next(bench: Bench) -> No
     assert len(bench.given()) == 2
 
 
+async def test_who_came_to_an_engine_after_others_is_not_blamed_for_them(bench: Bench) -> None:
+    """It may not have heard yet that they are gone, nor of the one that is there instead."""
+    first, second = bench.ask(), bench.ask()
+    bench.die(FAULT)
+    bench.die(FAULT)
+    bench.say(first, 1)
+    assert second.id == 6
+    assert bench.die(FAULT) is None
+    assert (first.id, second.id) == (0, 7)
+    assert bench.die(FAULT) is second
+    assert first.id == 8
+
+
 @pytest.mark.parametrize("how", ["fails", "leaves"])
 async def test_a_suspect_that_ends_lets_the_next_one_go(how: str) -> None:
     with ExitStack() as stack:
