@@ -9,7 +9,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from luced.errors import ModelError
-from luced.text.vocabulary import Vocabulary, bad_key, strings
+from luced.text.families import family_of
+from luced.text.vocabulary import Vocabulary, bad_key, scalar, strings
 
 # Which texts never share a token: each expression cuts what the one before it has left whole; what does not match is
 # a piece too. \s, \p{L} ... are Unicode's. By tokenizer.ggml.pre.
@@ -52,7 +53,9 @@ class Bpe:
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         self._texts = vocabulary.texts
-        pre = metadata.get("tokenizer.ggml.pre")
+        pre = scalar(metadata, "tokenizer.ggml.pre", str, None)
+        if pre is None and (family := family_of(scalar(metadata, "general.architecture", str, None), vocabulary)):
+            pre = family.pre
         if pre not in PRE_TOKENIZERS:
             what = "names no tokenizer.ggml.pre" if pre is None else f"has the unknown tokenizer.ggml.pre {pre!r}"
             raise ModelError("unsupported_model", f"the model {what}", known=sorted(PRE_TOKENIZERS))

@@ -14,7 +14,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from luced.errors import ModelError, RequestError
-from luced.text.families import default_template
+from luced.text.families import family_of
 from luced.text.pieces import no_text
 from luced.text.prompt import Prompt
 from luced.text.special import SpecialTokens
@@ -118,8 +118,8 @@ def load_template(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemp
         raise no_text()
     source = scalar(metadata, "tokenizer.chat_template", str, None)
     if source is None:
-        architecture = scalar(metadata, "general.architecture", str, None) or ""
-        source = default_template(architecture, tokenizer.vocabulary)
+        family = family_of(scalar(metadata, "general.architecture", str, None), tokenizer.vocabulary)
+        source = family.template if family is not None else None
     if source is None:
         raise RequestError("not_supported", "the model's file has no chat template", "use complete")
     bos, eos = (tokenizer.name(i) if i is not None else "" for i in (tokenizer.bos_id, tokenizer.eos_id))

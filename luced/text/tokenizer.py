@@ -141,7 +141,7 @@ def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     maker: type[Bpe] | type[CharBpe] | type[Spm]
     if model == "gpt2":
         vocabulary, maker = read_vocabulary(metadata, None, None), Bpe
-        add_bos = metadata.get("tokenizer.ggml.pre") in bpe.ADD_BOS
+        add_bos = scalar(metadata, "tokenizer.ggml.pre", str, None) in bpe.ADD_BOS
     elif model == "llama":
         vocabulary, maker = read_vocabulary(metadata, 1, 2), Spm
         add_bos = True

@@ -9,7 +9,7 @@ import pytest
 
 from luced.errors import ModelError, RequestError
 from luced.text.chat import ChatTemplate, check_messages, load_template
-from luced.text.families import default_template
+from luced.text.families import family_of
 from luced.text.tokenizer import Tokenizer, load_tokenizer
 from luced.text.vocabulary import Kind, Vocabulary
 from tests.text.corpus import TEXTS
@@ -88,9 +88,10 @@ def test_renders_as_transformers_does(source: str) -> None:
 def test_default_templates_as_llamacpp_has_them(name: str) -> None:
     tokens = {"chatml": ("qwen3", "<|im_start|>"), "gemma": ("gemma3", "<start_of_turn>")}
     architecture, marker = tokens[name]
-    source = default_template(architecture, Vocabulary([marker], [Kind.CONTROL]))
-    assert source is not None
-    ours = ChatTemplate(source, "", "")
+    family = family_of(architecture, Vocabulary([marker], [Kind.CONTROL]))
+    assert family is not None
+    assert family.template is not None
+    ours = ChatTemplate(family.template, "", "")
     for messages in CHATS:
         assert ours.render(messages) == apply_template(name, messages)
 

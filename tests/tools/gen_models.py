@@ -15,6 +15,7 @@ for folder in (ROOT, ROOT / "clients" / "python"):
 
 from luced.gguf.formats import FORMATS  # noqa: E402
 from luced.models import ARCHITECTURES, Architecture  # noqa: E402
+from luced.text.families import FAMILIES, Family  # noqa: E402
 from tests.models.cases import CASES, N_TOKENS  # noqa: E402
 from tests.models.export_test import EXACT  # noqa: E402
 from tests.ops.weight_cases import FLOATS, QUANTISED  # noqa: E402
@@ -35,6 +36,14 @@ that is not implemented is an error when the model is loaded. So is to ask a mod
 capabilities.
 
 {architectures}
+
+## Conversations
+
+The chat template is the file's. What `luced/text/families.py` knows besides: a template for files that bring none,
+where all models of the architecture have the same format, and how thoughts and calls of tools are marked in answers.
+Both are held to templates as they were published (`tests/text/families_test.py`).
+
+{families}
 
 ## What is tested against what
 
@@ -61,6 +70,10 @@ def document() -> str:
         architectures=_table(
             ("architecture", "models", "back ends", "capabilities"), [_architecture(a) for a in ARCHITECTURES.values()]
         ),
+        families=_table(
+            ("architecture", "tokens that it is known by", "template of its own", "thoughts", "calls"),
+            [_family(name, family) for name, families in FAMILIES.items() for family in families],
+        ),
         n_tokens=N_TOKENS,
         cases=_table(
             ("case", "architecture", "matrices", "largest difference", "llama.cpp too"),
@@ -83,6 +96,18 @@ def document() -> str:
 
 def _architecture(a: Architecture) -> tuple[str, ...]:
     return f"`{a.name}`", a.models, ", ".join(BACK_ENDS), ", ".join(sorted({"answer"} | a.capabilities))
+
+
+def _family(name: str, family: Family) -> tuple[str, ...]:
+    thoughts, calls = family.reasoning, family.tool_calls
+    cells = (
+        f"`{name}`",
+        " ".join(f"`{marker}`" for marker in family.markers),
+        "yes" if family.template else "no",
+        f"`{thoughts.begin.strip()}` … `{thoughts.end}`" if thoughts else "",
+        f"`{calls.begin}` … `{calls.end}`, {calls.syntax}" if calls else "",
+    )
+    return tuple(cell.replace("|", "\\|") for cell in cells)
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
