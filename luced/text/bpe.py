@@ -37,7 +37,7 @@ PRE_TOKENIZERS: dict[str, tuple[str, ...]] = {
     "llama-bpe": (_LLAMA3,),
     "qwen2": (_QWEN2,),
     "qwen35": (_QWEN35,),
-    "laguna": (r"[^\n]+|\n+", _QWEN2),
+    "laguna": (r"(?:\r?\n)+(?:(?!\r?\n)[\s\S])*", _QWEN2),  # each line with the newlines before it
     "joyai-llm": (r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3),
     "deepseek-v3": (r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3),
 }
