@@ -42,10 +42,13 @@ class EntryArrays:
         self.row_cell = device.view(e.row_cell)
 
     def fill(self, chunks: Iterable[Chunk], positions: npt.NDArray[np.int32]) -> None:
-        """The cells that a step of these chunks completes."""
+        """The cells that a step of these chunks completes: a draft tree none."""
         seq: list[int] = []
         cells: list[int] = []
         for chunk in chunks:
+            if chunk.parents:
+                assert (max(chunk.positions) + 1) // self.ratio == chunk.position // self.ratio
+                continue
             done = range(chunk.position // self.ratio, (chunk.position + len(chunk.tokens)) // self.ratio)
             seq += [chunk.sequence.slot] * len(done)
             cells += done
@@ -65,6 +68,7 @@ class Arrays:
         self.n_rows, self.n_out, self.n_count = (view(r.counter) for r in (i.rows, i.out_rows, i.count_rows))
         self.tokens, self.positions, self.row_seq = view(i.tokens), view(i.positions), view(i.row_seq)
         self.row_cell, self.out_index = view(i.row_cell), view(i.out_index)
+        self.parents, self.seq_past = view(i.parents), view(i.seq_past)
         self.groups = [GroupArrays(device, g) for g in runner.group_inputs]
         self.entries = [EntryArrays(device, e) for e in runner.entry_inputs.values()]
         if runner.state_inputs is not None:
@@ -81,3 +85,13 @@ class Arrays:
         self.logprob = view(runner.drawn.logprob)
         self.top_ids, self.top_logprobs = view(runner.drawn.top_ids), view(runner.drawn.top_logprobs)
         self.rows_of_slots = np.zeros(runner.n_seqs, SAMPLE_ROW)  # but for position and token
+
+    def fill_tree(self, chunks: Iterable[Chunk]) -> None:
+        """Which rows the rows of a step come after."""
+        begin = 0
+        for chunk in chunks:
+            n = len(chunk.tokens)
+            parents = np.array(chunk.parents or range(-1, n - 1), np.int32)
+            self.parents[begin : begin + n] = np.where(parents < 0, -1, begin + parents)
+            self.seq_past[chunk.sequence.slot] = chunk.position
+            begin += n

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from luced.device import abi
-from luced.device.values import Rows, Value, make_value
+from luced.device.values import Call, Rows, Value, make_value
 from luced.engine.plan import GroupSpec
 from luced.link import MAX_BIAS, MAX_STOP_IDS
 
@@ -66,6 +67,8 @@ class Inputs:
         self.positions = self._input("positions", n_batch, self.rows)
         self.row_seq = self._input("row_seq", n_batch, self.rows)
         self.row_cell = self._input("row_cell", n_batch, self.rows)
+        self.parents = self._input("parents", n_batch, self.rows)
+        self.seq_past = self._input("seq_past", n_seqs)
         self.out_index = self._input("out_index", n_seqs, self.out_rows)
         self.sample_rows = _structs("sample_rows", SAMPLE_ROW, n_seqs, self.out_rows)
         self.bias_ids = make_value("bias_ids", "host", "I32", n_seqs * MAX_BIAS)
@@ -78,6 +81,14 @@ class Inputs:
         self.count_slots = self._input("count_slots", MAX_COUNTS, self.count_rows)
         self.count_tokens = self._input("count_tokens", MAX_COUNTS, self.count_rows)
         self.count_amount = self._input("count_amount", MAX_COUNTS, self.count_rows)
+
+    def in_tree(self, call: Call) -> Call:
+        """The same for rows that come after their parents: what it finds of earlier rows it finds along these.
+        Compressed cells are all of the past: a draft ends before it would complete one."""
+        if call.args.get("row_cell", self.row_cell) is not self.row_cell:
+            return call
+        given = {"parents": self.parents, "seq_past": self.seq_past}
+        return replace(call, args=call.args | {name: value for name, value in given.items() if name in call.args})
 
     @staticmethod
     def _input(name: str, n: int, rows: Rows | None = None) -> Value:

@@ -121,16 +121,23 @@ def sequence_of(runner: Runner, tokens: list[int]) -> Sequence:
     return s
 
 
-def chunk_of(runner: Runner, s: Sequence, position: int, n_rows: int, n_out: int = 0) -> Chunk:
-    """The next rows of the only sequence there is: its pages are taken in order, a window's over and over."""
+def chunk_of(
+    runner: Runner, s: Sequence, position: int, n_rows: int, n_out: int = 0, parents: tuple[int, ...] = ()
+) -> Chunk:
+    """The next rows of the only sequence there is, or a draft tree: its pages are taken in order, a window's over and
+    over."""
     end = position + n_rows
     n_pages = -(-end // runner.page_size)
     pages = range(n_pages)
     s.tables = [Table("i", [p % g.n_pages if p >= n_pages - g.n_pages else -1 for p in pages]) for g in runner.groups]
     groups = zip(runner.groups, s.tables, strict=True)
-    slots = tuple(group.slots(table, position, end, runner.page_size) for group, table in groups)
-    stores = ((n_rows - 1, 0),) if runner.n_states else ()
-    return Chunk(s, s.tokens[position:end], position, slots, n_out, position == 0, 0 if position else -1, stores)
+    slots = tuple(
+        group.slots(table, position, end, runner.page_size) if group.ratio == 1 or not parents else []
+        for group, table in groups
+    )
+    stores = ((n_rows - 1, 0),) if runner.n_states and not parents else ()
+    source = 0 if position else -1
+    return Chunk(s, s.tokens[position:end], position, slots, n_out, position == 0, source, stores, parents)
 
 
 def plan_of(chunk: Chunk) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -29,6 +30,9 @@ class GroupSpec:
 class Chunk(NamedTuple):
     """Adjacent rows of one sequence: tokens at positions position, position + 1, ... (a cell's number is its position).
 
+    A draft tree has `parents`: the row of the chunk that each row comes after, -1: the token before the chunk. Its rows
+    have cells side by side all the same; how deep a row is tells its position.
+
     The page tables are sequence.tables[group]; the sequence's row state and counts are at sequence.slot. A fresh chunk
     is the first since the sequence got that slot: the runner then sets both, from n_left, stop_ids and tokens (those
     after n_prompt were generated, before the sequence had to give its slot up).
@@ -42,6 +46,16 @@ class Chunk(NamedTuple):
     fresh: bool
     source: int = -1  # the slot of the recurrent state that its first row goes on from; -1: from zeros
     stores: tuple[tuple[int, int], ...] = ()  # (row of the chunk, slot): where the state after some rows is stored
+    parents: tuple[int, ...] = ()  # of a draft tree, each before its children; (): each row comes after the one before
+
+    @property
+    def positions(self) -> Iterable[int]:
+        if not self.parents:
+            return range(self.position, self.position + len(self.tokens))
+        found: list[int] = []
+        for parent in self.parents:
+            found.append(self.position if parent < 0 else found[parent] + 1)
+        return found
 
     @property
     def has_result(self) -> bool:

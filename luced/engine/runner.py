@@ -77,6 +77,7 @@ class Runner:
         self.n_hidden = len(self.tape.calls)
         self.logits = self.tape.keep(head(self.tape, spec, weights, batch, x))
         self.n_forward = len(self.tape.calls)
+        self.tree_tape = Tape([i.in_tree(call) for call in self._forward])
         self.drawn = ops.sample(
             self.tape, self.logits, i.sample_rows, i.counts, i.bias_ids, i.bias_values, MAX_LOGPROBS
         )  # fmt: skip
@@ -95,7 +96,7 @@ class Runner:
 
     @property
     def tapes(self) -> list[Tape]:
-        return [self.tape, self.count_tape, *self.copy_tapes]
+        return [self.tape, self.tree_tape, self.count_tape, *self.copy_tapes]
 
     @property
     def recorded(self) -> list[list[Call]]:
@@ -147,19 +148,32 @@ class Runner:
         emitted = self._emitted(drawing)
         return pooler.merge(plan.chunks, emitted) if pooler else emitted
 
+    @property
+    def _forward(self) -> list[Call]:
+        """As far as the logits."""
+        return self.tape.calls[: self.n_body] + self.tape.calls[self.n_hidden : self.n_forward]
+
     @cached_property
     def forward(self) -> Program:
-        """As far as the logits: the daemon never asks for it."""
-        calls = self.tape.calls
-        return self.device.compile(calls[: self.n_body] + calls[self.n_hidden : self.n_forward], [self.logits])
+        """The daemon never asks for it."""
+        return self.device.compile(self._forward, [self.logits])
 
-    def forward_all(self, chunk: Chunk) -> npt.NDArray[np.float32]:
-        """Logits [n, n_vocab] of all rows of a chunk, at most n_seqs, without drawing."""
-        n = len(chunk.tokens)
-        self.fill(Plan((chunk,), (), n, n))
+    @cached_property
+    def forward_tree(self) -> Program:
+        """The same for rows of draft trees."""
+        return self.device.compile(self.tree_tape.calls, [self.logits])
+
+    def forward_all(self, *chunks: Chunk) -> npt.NDArray[np.float32]:
+        """Logits [n, n_vocab] of all rows of these chunks, at most n_seqs, without drawing."""
+        n = sum(len(chunk.tokens) for chunk in chunks)
+        self.fill(Plan(chunks, (), n, n))
         self.arrays.out_index[:n] = np.arange(n)
-        self.forward.run()
-        fault = self.forward.take_fault()
+        program = self.forward
+        if any(chunk.parents for chunk in chunks):
+            self.arrays.fill_tree(chunks)
+            program = self.forward_tree
+        program.run()
+        fault = program.take_fault()
         if fault:
             raise _lost(fault)
         return np.array(self.arrays.logits[:n], np.float32)
@@ -189,7 +203,8 @@ class Runner:
                 a.positions[begin] = a.row_cell[begin] = chunk.position
             else:
                 a.tokens[begin:end], a.row_seq[begin:end] = chunk.tokens, s.slot
-                a.positions[begin:end] = a.row_cell[begin:end] = range(chunk.position, chunk.position + n)
+                a.positions[begin:end] = chunk.positions
+                a.row_cell[begin:end] = range(chunk.position, chunk.position + n)
             if self.n_states:
                 a.seq_slot[s.slot] = chunk.source
                 a.out_slots[begin:end] = -1
