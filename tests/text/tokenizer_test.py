@@ -19,15 +19,7 @@ from luced.text.tokenizer import Tokenizer, load_tokenizer
 from luced.text.vocabulary import END_TEXTS, Kind
 from tests.text.corpus import TEXTS
 from tests.text.encoding import ANY_TEXT, check_encode
-from tests.text.files import (
-    PREFIX,
-    Pair,
-    real_metadata,
-    real_pair,
-    small_bpe,
-    small_pair,
-    small_spm,
-)
+from tests.text.files import PREFIX, Pair, real_metadata, real_pair, small_bpe, small_pair, small_spm
 
 REAL = ("smollm2", "gemma3")
 
