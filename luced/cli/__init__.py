@@ -29,7 +29,6 @@ def version() -> None:
 
 for command in (
     serve.serve,
-    serve.engine,
     models.models,
     pull.pull,
     verify.verify,

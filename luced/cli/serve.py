@@ -1,16 +1,14 @@
-"""luced serve, luced engine"""
+"""luced serve"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from luce_shell.kv_type import kv_option
 from luced.cli.exits import EXIT_STATUS, fail
 from luced.cli.options import device_option, isa_option, load_config, model_dirs_option, threads_option
-from luced.config import Config
 
 
 @click.command()
@@ -49,9 +47,9 @@ def serve(
     """
     import functools
     import resource
-    from contextlib import ExitStack, closing
+    from contextlib import ExitStack, closing, suppress
 
-    from luced.front import journal, listener
+    from luced.front import child, journal, listener
 
     read_config = functools.partial(
         load_config,
@@ -80,23 +78,12 @@ def serve(
         except listener.CannotListenError as error:
             fail(str(error), error.remedy, EXIT_STATUS["operator"])
 
-        import trio  # only now: who connects in the meantime waits, and is not refused
+        engine = None
+        with suppress(OSError):  # then the supervisor tries, and tells
+            engine = child.start_engine(child.command_of(settings))
+
+        import trio  # only now: the engine starts meanwhile, and who connects waits and is not refused
 
         from luced.front import daemon
 
-        trio.run(daemon.serve, settings, main, preload, other, read_config)
-
-
-@click.command(hidden=True)
-@click.option("--link-fd", type=int, required=True)
-@click.option("--batch", type=int, required=True)
-@click.option("--cache-bytes", type=int, required=True)
-@click.option("--state-bytes", type=int, required=True)
-@click.option("--threads", type=int, required=True)
-@click.option("--device", required=True)
-@click.option("--isa", required=True)
-def engine(link_fd: int, batch: int, threads: int, **settings: Any) -> None:
-    """Run the engine; `luced serve` starts it, with all its settings on the command line."""
-    from luced.engine.worker import main as work
-
-    work(link_fd, Config(Path(), n_batch=batch, n_threads=threads, **settings))
+        trio.run(daemon.serve, settings, main, preload, other, engine, read_config)

@@ -20,6 +20,7 @@ import trio
 from luced.config import Config
 from luced.errors import EngineError, ModelError, RequestError
 from luced.front.answers import Answer
+from luced.front.child import Child, command_of
 from luced.front.embedding import Embedding
 from luced.front.events import Events
 from luced.front.journal import describe_bug, entry
@@ -44,7 +45,8 @@ log = logging.getLogger("luced.daemon")
 
 
 class Daemon:
-    """`inference`: a second socket, where everybody may only infer. CannotListenError: there is no operator_group."""
+    """`inference`: a second socket, where everybody may only infer. `engine`: one that runs already.
+    CannotListenError: there is no operator_group."""
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Daemon:
         listener: Listener,
         engine_command: Sequence[str] | None = None,
         inference: Listener | None = None,
+        engine: Child | None = None,
     ) -> None:
         self.config = config
         self.listener = listener
@@ -64,7 +67,7 @@ class Daemon:
         self.events = Events(self.systemd.watch)
         self.queue = Queue(config.max_queue, config.max_queue_of_user)
         self.supervisor = Supervisor(
-            engine_command or default_engine_command(config), self.events, config.pause_s, config.state_dir / "reports"
+            engine_command or command_of(config), self.events, config.pause_s, config.state_dir / "reports", engine
         )
         self.residency = Residency(self.supervisor, config)
         self.answers: set[Answer | Embedding] = set()
@@ -203,11 +206,12 @@ async def serve(
     listener: Listener,
     preload: Sequence[str],
     inference: Listener | None,
+    engine: Child | None,
     read_config: Callable[[], Config],
 ) -> None:
     """Runs a daemon until SIGTERM or SIGINT; the second one ends it at once. SIGHUP reads the settings again; of a
     terminal that goes away it is the end. RequestError: no such model to preload."""
-    daemon = Daemon(config, listener, inference=inference)
+    daemon = Daemon(config, listener, inference=inference, engine=engine)
     for name in preload:
         entry = daemon.catalogue.find(name)
         daemon.residency.want(entry).keep_alive_s = math.inf
@@ -233,13 +237,3 @@ async def _obey_signals(
             if daemon.is_stopping:
                 everything.cancel()
             daemon.stop()
-
-
-def default_engine_command(config: Config) -> list[str]:
-    # -P: what lies in the folder where the daemon was started is no module of ours.
-    return [
-        *(sys.executable, "-P", "-m", "luced", "engine"),
-        *("--device", config.device, "--isa", config.isa, "--threads", str(config.n_threads)),
-        *("--batch", str(config.n_batch), "--cache-bytes", str(config.cache_bytes)),
-        *("--state-bytes", str(config.state_bytes)),
-    ]

@@ -6,8 +6,7 @@ import collections
 import logging
 import math
 import os
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import trio
 
@@ -33,12 +32,6 @@ class EngineProcess:
         self._child = child
         self._outbox, self._outgoing = trio.open_memory_channel[bytes](math.inf)
 
-    @classmethod
-    async def start(cls, command: Sequence[str]) -> EngineProcess:
-        """Runs `command --link-fd N`. OSError: it cannot be run."""
-        child = await Child.start(lambda fd: [*command, "--link-fd", str(fd)], subprocess.PIPE, subprocess.STDOUT)
-        return cls(child)
-
     def send(self, message: link.Message) -> None:
         name, fields = link.to_wire(message)
         try:
@@ -55,7 +48,7 @@ class EngineProcess:
                 await self._read(receive)
                 self._outbox.close()
                 nursery.cancel_scope.deadline = trio.current_time() + EXIT_S
-                await self._child.process.wait()
+                await self._child.wait()
         finally:
             status = await self._child.end()
         return status
@@ -85,9 +78,11 @@ class EngineProcess:
             self._outgoing.close()
 
     async def _read_output(self) -> None:
-        assert self._child.process.stdout is not None
         rest = b""
-        async with self._child.process.stdout as output:
+        assert self._child.process.stdout is not None
+        with self._child.process.stdout as pipe:
+            output = trio.lowlevel.FdStream(os.dup(pipe.fileno()))
+        async with output:
             async for data in output:
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:

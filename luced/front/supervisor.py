@@ -13,6 +13,7 @@ import trio
 from luced import link
 from luced.errors import EngineError, RequestError
 from luced.front import report
+from luced.front.child import Child, start_engine
 from luced.front.death import MAX_KILLS, Death, Deaths
 from luced.front.events import Events
 from luced.front.journal import entry
@@ -44,8 +45,11 @@ class Supervisor:
 
     models: Models  # who sets it is told
 
-    def __init__(self, command: Sequence[str], events: Events, pause_s: float, report_dir: Path) -> None:
-        """`pause_s`: as of Roster. `report_dir`: for reports of requests that the engine dies of."""
+    def __init__(
+        self, command: Sequence[str], events: Events, pause_s: float, report_dir: Path, first: Child | None = None
+    ) -> None:
+        """`pause_s`: as of Roster. `report_dir`: for reports of requests that the engine dies of. `first`: an engine
+        that runs already."""
         self.events = events
         self.roster = Roster(self.send, lambda name: self.models.state(name), lambda: self.models.is_loading, pause_s)
         self.state = "starting"
@@ -53,6 +57,7 @@ class Supervisor:
         self.n_restarts = 0
         self._kind = ""  # of the last engine's device
         self._command = command
+        self._first = first
         self._report_dir = report_dir
         self._engine: EngineProcess | None = None
         self._ids = itertools.count(1)
@@ -126,10 +131,13 @@ class Supervisor:
 
     async def _live(self) -> Death:
         """One life of the engine, from start to end."""
+        child, self._first = self._first, None
         try:
-            self._engine = engine = await EngineProcess.start(self._command)
+            if child is None:
+                child = await trio.to_thread.run_sync(start_engine, self._command)
         except OSError as error:
             return Death(None, False, (error.strerror or type(error).__name__,))
+        self._engine = engine = EngineProcess(child)
         status = 0
         with trio.CancelScope() as life:
             async with trio.open_nursery() as nursery:

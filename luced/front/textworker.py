@@ -67,7 +67,7 @@ class TextWorker:
             numbers = map(str, (link_fd, DATA_BYTES, *CPU_S.values()))
             return [sys.executable, "-P", "-m", "luced.text.worker", *numbers]
 
-        return cls(await Child.start(command, subprocess.DEVNULL))
+        return cls(await trio.to_thread.run_sync(Child.start, command, subprocess.DEVNULL))
 
     async def ask(self, job: str, params: dict[str, Any]) -> dict[str, Any]:
         """The result of a job. LuceError: it cannot be done. WorkerDiedError. If it is cancelled, this worker is to be
@@ -88,7 +88,7 @@ class TextWorker:
                     return result
         except trio.BrokenResourceError:
             pass
-        raise WorkerDiedError(await self._child.process.wait(), stage)
+        raise WorkerDiedError(await self._child.wait(), stage)
 
     async def close(self) -> None:
         await self._child.end()

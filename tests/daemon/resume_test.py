@@ -279,7 +279,7 @@ def child(pid: int) -> int | None:
     with contextlib.suppress(FileNotFoundError):  # a thread or a child that has just ended
         for thread in Path(f"/proc/{pid}/task").iterdir():
             for line in (thread / "children").read_text().split():
-                if b"\0engine\0" in Path(f"/proc/{line}/cmdline").read_bytes():
+                if b"\0luced.engine\0" in Path(f"/proc/{line}/cmdline").read_bytes():
                     return int(line)
     return None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 from luced.cli import main
-from luced.front import daemon
+from luced.front import child
 
 if __name__ == "__main__":
     at = sys.argv.index("serve")
     engine = sys.argv[1:at]
     del sys.argv[1:at]
-    daemon.default_engine_command = lambda config: engine
+    child.command_of = lambda config: engine
     main()
