@@ -23,6 +23,8 @@ MAX_KEY_BYTES = 65535
 MAX_NAME_BYTES = 64  # of a tensor
 MIN_ENTRY_BYTES = 13  # of metadata: length of an empty key, type, one byte
 MIN_TENSOR_BYTES = 32  # length of an empty name, n_dims, one dim, type, offset
+READ_BYTES = 1 << 20  # at once
+MAX_HEADER_BYTES = 1 << 28  # it is read into memory; those of the largest vocabularies have 20 MB
 
 # What others read from these must be of this kind; "[…]": an array.
 KINDS = {
@@ -64,7 +66,8 @@ class TensorInfo:
 
 @dataclass
 class Part:
-    """One file on disk, mapped and parsed."""
+    """One file on disk, mapped and parsed. The header was read, so that who needs no more is not hurt where somebody
+    cuts the file; to touch `data` then is SIGBUS."""
 
     path: Path
     mapping: mmap.mmap
@@ -92,15 +95,15 @@ def open_part(path: Path, number: int) -> Part:
         if status.st_size < 24:
             raise bad_file(path, f"has {status.st_size} bytes, too few for a GGUF header", 0)
         mapping = _map(path, fd)
+        part = Part(path, mapping, memoryview(mapping), {}, {})
+        try:
+            _Parser(part, number, fd).parse()
+        except BaseException:
+            part.close()
+            raise
+        return part
     finally:
         os.close(fd)
-    part = Part(path, mapping, memoryview(mapping), {}, {})
-    try:
-        _Parser(part, number).parse()
-    except BaseException:
-        part.close()
-        raise
-    return part
 
 
 def _map(path: Path, fd: int) -> mmap.mmap:
@@ -112,14 +115,17 @@ def _map(path: Path, fd: int) -> mmap.mmap:
 
 
 class _Parser:
-    """Reads one part from its start; `at` is the byte it has come to."""
+    """Reads one part from its start; `at` is the byte it has come to, `size` where the file ends, and `data` what was
+    read of it so far."""
 
-    def __init__(self, part: Part, number: int) -> None:
+    def __init__(self, part: Part, number: int, fd: int) -> None:
         self.part = part
         self.path = part.path
-        self.data = part.data
+        self.size = len(part.data)
+        self.data = bytearray()
         self.number = number
         self.at = 0
+        self._fd = fd
 
     def parse(self) -> None:
         n_tensors, n_entries = self.header()
@@ -128,10 +134,26 @@ class _Parser:
         self.check_kinds()
         for i in range(n_tensors):
             self.tensor(i)
+        self.read(self.at)
         self.place()
+
+    def read(self, end: int) -> None:
+        """All up to `end`, which lies in the file, is in `data`."""
+        if end > MAX_HEADER_BYTES:
+            raise bad_file(self.path, f"has a header of more than {MAX_HEADER_BYTES >> 20} MiB", self.at)
+        while len(self.data) < end:
+            n_bytes = min(self.size - len(self.data), max(READ_BYTES, end - len(self.data)))
+            try:
+                more = os.pread(self._fd, n_bytes, len(self.data))
+            except OSError as error:
+                raise bad_file(self.path, f"cannot be read: {error.strerror}", len(self.data)) from None
+            if not more:
+                raise bad_file(self.path, "was cut while it was read", len(self.data))
+            self.data += more
 
     def header(self) -> tuple[int, int]:
         """(n_tensors, n_metadata)."""
+        self.read(24)
         if bytes(self.data[:4]) != MAGIC:
             # Not what it is instead: the daemon may read what its caller may not.
             raise bad_file(self.path, "is not GGUF", 0)
@@ -141,7 +163,7 @@ class _Parser:
         if version not in VERSIONS:
             raise bad_file(self.path, f"is GGUF version {version}; versions 2 and 3 can be read", 4)
         n_tensors, n_entries = _U64.unpack_from(self.data, 8)[0], _U64.unpack_from(self.data, 16)[0]
-        if n_tensors * MIN_TENSOR_BYTES + n_entries * MIN_ENTRY_BYTES > len(self.data) - 24:
+        if n_tensors * MIN_TENSOR_BYTES + n_entries * MIN_ENTRY_BYTES > self.size - 24:
             raise bad_file(self.path, f"{n_tensors} tensors and {n_entries} metadata entries do not fit in the file", 8)
         self.at = 24
         return n_tensors, n_entries
@@ -175,20 +197,22 @@ class _Parser:
             raise bad_file(self.path, f"is an array of the unknown value type {type_id}", self.at - 12, key=key)
         array = Array(self.path, key, type_id, n, self.at, self.data)
         value_bytes = 8 if type_id == STRING else _SCALARS[type_id].size  # a string has at least its length
-        if n * value_bytes > len(self.data) - self.at:
+        if n * value_bytes > self.size - self.at:
             raise bad_file(self.path, f"has {n} values, more than the file has left", self.at - 8, key=key)
         self.at = self.end_of_strings(key, n) if type_id == STRING else self.at + n * value_bytes
         return array
 
     def end_of_strings(self, key: str, n: int) -> int:
         # A vocabulary has 10^5 strings: this loop is most of the time that opening takes.
-        unpack, data, at = _U64.unpack_from, self.data, self.at
-        try:
-            for _ in range(n):
-                at += 8 + unpack(data, at)[0]
-        except (struct.error, OverflowError):
-            at = len(data) + 1
-        if at > len(data):
+        unpack, data, at, n_read = _U64.unpack_from, self.data, self.at, len(self.data) - 8
+        for _ in range(n):
+            if at > n_read:
+                if at > self.size - 8:
+                    raise bad_file(self.path, "has strings that end outside the file", self.at, key=key)
+                self.read(at + 8)
+                n_read = len(data) - 8
+            at += 8 + unpack(data, at)[0]
+        if at > self.size:
             raise bad_file(self.path, "has strings that end outside the file", self.at, key=key)
         return at
 
@@ -214,10 +238,10 @@ class _Parser:
             n_bytes = formats.n_bytes(type_name, dims)
         except ValueError as error:
             raise bad_file(self.path, str(error), at, tensor=name) from None
-        if n_bytes > len(self.data):
-            why = f"of dimensions {list(dims)} takes {n_bytes} bytes, the file has {len(self.data)}"
+        if n_bytes > self.size:
+            why = f"of dimensions {list(dims)} takes {n_bytes} bytes, the file has {self.size}"
             raise bad_file(self.path, why, at, tensor=name)
-        if offset > len(self.data):
+        if offset > self.size:
             raise bad_file(self.path, f"has the offset {offset}, outside the file", self.at - 8, tensor=name)
         if name in self.part.tensors:
             raise bad_file(self.path, "appears twice", start, tensor=name)
@@ -237,8 +261,8 @@ class _Parser:
             if at < end:
                 raise bad_file(self.path, f"overlaps tensor {last!r}", at, tensor=info.name)
             end, last = at + info.n_bytes, info.name
-            if end > len(self.data):
-                why = f"ends at byte {end}, the file at {len(self.data)}: it is truncated"
+            if end > self.size:
+                why = f"ends at byte {end}, the file at {self.size}: it is truncated"
                 raise bad_file(self.path, why, at, tensor=info.name)
             self.part.tensors[info.name] = replace(info, offset=at)
 
@@ -250,8 +274,9 @@ class _Parser:
                 raise bad_file(self.path, f"must be {expected}, is {kind}", key=key)
 
     def scalar(self, code: struct.Struct, what: str) -> Any:
-        if self.at + code.size > len(self.data):
+        if self.at + code.size > self.size:
             raise bad_file(self.path, f"ends inside {what}: it is truncated", self.at)
+        self.read(self.at + code.size)
         (value,) = code.unpack_from(self.data, self.at)
         self.at += code.size
         return value
@@ -261,9 +286,10 @@ class _Parser:
         n_bytes = self.scalar(_U64, what)
         if max_bytes is not None and n_bytes > max_bytes:
             raise bad_file(self.path, f"{what} has {n_bytes} bytes, at most {max_bytes} are possible", begin - 8)
-        if n_bytes > len(self.data) - begin:
+        if n_bytes > self.size - begin:
             raise bad_file(self.path, f"{what} has {n_bytes} bytes, more than the file has left", begin - 8)
         self.at = begin + n_bytes
+        self.read(self.at)
         try:
             return str(self.data[begin : self.at], "utf-8")
         except UnicodeDecodeError as error:

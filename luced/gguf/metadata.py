@@ -44,14 +44,14 @@ def bad_file(path: Path, why: str, offset: int | None = None, **names: str) -> M
 
 @dataclass(frozen=True)
 class Array:
-    """An array that still lies in the file, bounds checked: n values of one type, the first at `offset`."""
+    """An array as it lies in the file, bounds checked: n values of one type, the first at `offset` of `data`."""
 
     path: Path
     key: str
     type: int
     n: int
     offset: int
-    data: memoryview
+    data: bytearray
 
     @property
     def kind(self) -> str:

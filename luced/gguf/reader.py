@@ -1,4 +1,4 @@
-"""Opens GGUF model files: everything is checked before any tensor can be seen. Plain Python over mmap.
+"""Opens GGUF model files: everything is checked before any tensor can be seen. Plain Python.
 
 A model may be split over several files NAME-00001-of-0000N.gguf. The first holds the metadata; each holds tensors.
 """
@@ -33,8 +33,10 @@ class File:
         return self._parts[tensor.part].data[tensor.offset : tensor.offset + tensor.n_bytes]
 
     def let_go(self) -> None:
-        """Its bytes stay in the page cache, and are no more this process's memory until they are read again."""
+        """The metadata is gone. The tensors' bytes stay in the page cache, and are no more this process's memory until
+        they are read again."""
         for part in self._parts:
+            part.values.clear()
             part.mapping.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:

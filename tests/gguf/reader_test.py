@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from luced.errors import ModelError, RequestError
+from luced.gguf import header
 from luced.gguf.catalogue import Catalogue
 from luced.gguf.reader import open_gguf
 from tests.gguf.builder import (
@@ -17,6 +18,7 @@ from tests.gguf.builder import (
     F32,
     STRING,
     TYPE_Q4_0,
+    U8,
     U32,
     array_entry,
     build,
@@ -83,6 +85,44 @@ def test_a_view_outlives_the_file(path: Path) -> None:
     with open_gguf(path) as file:
         held = np.frombuffer(file.view(file.tensors["a"]), np.uint8)
     assert held.tolist() == list(range(64))
+
+
+def test_the_metadata_outlives_the_file(path: Path) -> None:
+    path.write_bytes(small_file())
+    with open_gguf(path) as file:
+        os.truncate(path, 0)
+        assert dict(file.metadata)["tokenizer.ggml.tokens"] == ["a", "", "ü€😀"]
+
+
+@pytest.mark.parametrize("read_bytes", [1, 7, 30])
+def test_the_header_in_small_pieces(path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int) -> None:
+    path.write_bytes(small_file())
+    with open_gguf(path) as file:
+        expected = dict(file.metadata), file.tensors
+    monkeypatch.setattr(header, "READ_BYTES", read_bytes)
+    with open_gguf(path) as file:
+        assert (dict(file.metadata), file.tensors) == expected
+
+
+@pytest.mark.parametrize("n_bytes", [0, 24, 100, 200])
+def test_a_file_that_is_cut_while_it_is_read(path: Path, monkeypatch: pytest.MonkeyPatch, n_bytes: int) -> None:
+    read = os.pread
+
+    def cut(fd: int, n: int, at: int) -> bytes:
+        if at >= n_bytes:
+            os.truncate(path, n_bytes)
+        return read(fd, n, at)
+
+    monkeypatch.setattr(header, "READ_BYTES", 16)
+    monkeypatch.setattr(os, "pread", cut)
+    assert "was cut while it was read" in refused(path, small_file()).message
+
+
+def test_a_header_that_is_too_large_is_not_read(path: Path) -> None:
+    n = header.MAX_HEADER_BYTES
+    path.write_bytes(build([array_entry("a", U8, [], n)]))
+    os.truncate(path, n + 1000)
+    assert "has a header of more than 256 MiB" in refused(path).message
 
 
 def test_own_alignment(path: Path) -> None:
