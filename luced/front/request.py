@@ -61,7 +61,7 @@ class EngineRequest:
         self.id = number
         self._enter("queue_s")
         self._before = dict(self._spent)
-        return replace(self.generate, id=number, said=self._said if self._has_spoken else [])
+        return replace(self.generate, id=number, said=self._said if self.has_spoken else [])
 
     def leave(self) -> None:
         """The engine does not have it any more."""
@@ -171,7 +171,7 @@ class EngineRequest:
     # ---- what is between them ----
 
     @property
-    def _has_spoken(self) -> bool:
+    def has_spoken(self) -> bool:
         return any(said != [] for said in self._said)
 
     def _is_heard(self, tokens: link.Tokens) -> bool:

@@ -16,6 +16,7 @@ from operator import attrgetter
 from luce.errors import LuceError
 from luced import link
 from luced.front.death import MAX_KILLS, Death
+from luced.front.guilty import Guilty
 from luced.front.request import EngineRequest, Wait
 
 MAX_FAULTS = 2  # in a row, before a request is suspected
@@ -36,6 +37,7 @@ class Roster:
         pause_s: float,
     ) -> None:
         self.send = send
+        self.guilty = Guilty()
         self.has_got_on = False  # somebody has, in this life of the engine
         self._state = state
         self._is_loading = is_loading
@@ -53,7 +55,11 @@ class Roster:
 
     @contextmanager
     def request(self, generate: link.Generate) -> Iterator[EngineRequest]:
-        """Hands a request to the engine, now or when it can be. However the block is left, it is forgotten."""
+        """Hands a request to the engine, now or when it can be. However the block is left, it is forgotten.
+
+        RequestError("engine_crash"): the engine has just died of the same one.
+        """
+        self.guilty.check(generate)
         request = EngineRequest(self, generate, next(self._orders))
         self._waiting.append(request)
         self.dispatch()

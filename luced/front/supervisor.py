@@ -169,7 +169,10 @@ class Supervisor:
         log.error(entry("a request is refused: the engine dies of it", model=request.generate.model, report=name))
         self.events.publish("degradations", "request_refused", model=request.generate.model, report=name)
         what = f"the engine dies of this request: it {death.cause}, also when it worked on nothing else"
-        request.fail(RequestError("engine_crash", what, report=name))
+        error = RequestError("engine_crash", what, report=name)
+        if not request.has_spoken:
+            self.roster.guilty.add(request.generate, error)
+        request.fail(error)
 
     def _receive(self, message: link.Message) -> None:
         match message:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
-from luced.front import supervisor
+from luced.front import guilty, supervisor
 from tests.front.harness import Client, House, Map, running
 
 
@@ -198,6 +200,27 @@ async def test_a_request_that_the_engine_dies_of_is_refused(tmp_path: Path, at_o
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert "xyzzy" not in path.read_text()
         assert str([3 + ord(c) for c in "xyz"])[1:-1] not in path.read_text()
+
+
+async def test_asked_again_it_costs_no_engine(tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, state_dir=tmp_path) as house:
+        client, other = await house.connect(), await house.connect(tenant="other")
+
+        async def n_restarts(of: Client, prompt: str, **params: Any) -> int:
+            error = await of.refused("complete", prompt=prompt, **params)
+            assert error["name"] == "engine_crash"
+            restarts: int = (await client.call("status"))["engine"]["restarts"]
+            return restarts
+
+        assert await n_restarts(client, "fault!") == 2
+        assert await n_restarts(client, "fault!", seed=7, priority="batch") == 2
+        assert (await client.call("complete", prompt="say:a", max_tokens=1))["choices"][0]["text"] == "a"
+        assert await n_restarts(client, "fault!", top_k=7) == 4  # it is not the same
+        assert await n_restarts(other, "fault!") == 6  # nor is this, to those who must not hear of each other
+        assert await n_restarts(client, "say:a;fault!") == 8
+        assert await n_restarts(client, "say:a;fault!") == 10  # what it has said may have been the reason
+        monkeypatch.setattr(guilty, "time", SimpleNamespace(monotonic=lambda: math.inf))
+        assert await n_restarts(client, "fault!") == 12
 
 
 async def test_a_model_that_kills_is_given_up(tmp_path: Path) -> None:
