@@ -9,10 +9,12 @@ from luced.device.choose import open_device
 from luced.engine.offline import logits
 from luced.errors import ModelError
 from tests.models.cases import CASES
+from tests.models.kernels import lacking
 from tests.models.parity_test import assert_near, golden
 
 pytestmark = pytest.mark.gpu
-NAMES = [name for name, case in CASES.items() if case.architecture in ("llama", "qwen2", "qwen3", "gemma2", "gemma3")]
+REFUSED = {name: kinds for name in CASES if (kinds := lacking(name))}
+NAMES = [name for name in CASES if name not in REFUSED]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,7 +46,7 @@ def test_smaller_keys_and_values(kv_type: str, tolerance: float) -> None:
     assert_near(logits(path, ids, kv_type=kv_type, device="cuda"), expected, tolerance)
 
 
-@pytest.mark.parametrize("name", ["qwen35", "qwen3moe"])
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_has_no_kernels_is_refused(name: str) -> None:
     """Before memory is taken for it."""
     path, ids, _ = golden(name)
