@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +141,18 @@ def write(writer: gguf.GGUFWriter, tensors: Tensors, dtype: str, spelled_out: bo
     return Path(path)
 
 
-def with_tensors(source: gguf.GGUFReader, path: Path, tensors: Tensors) -> Path:
-    """A file with the metadata of another."""
+def with_tensors(source: gguf.GGUFReader, path: Path, tensors: Tensors, keys: Mapping[str, Any] | None = None) -> Path:
+    """A file with the metadata of another, but for some keys; None: without this one."""
     architecture = source.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(path, architecture)
+    keys = keys or {}
     for key, field in source.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
+        if not key.startswith("GGUF.") and key != "general.architecture" and key not in keys:
             writer.add_key_value(key, field.contents(), field.types[0], field.types[-1])
+    for key, value in keys.items():
+        if value is not None:
+            kind, inner = (gguf.GGUFValueType.get_type(v) for v in (value, value[0] if isinstance(value, list) else 0))
+            writer.add_key_value(key, value, kind, inner)
     for name, value in tensors.items():
         writer.add_tensor(name, value)
     writer.write_header_to_file()

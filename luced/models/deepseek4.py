@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from luced.device.values import Value
+from luced.errors import ModelError
 from luced.gguf.metadata import Metadata
 from luced.models.blocks import Batch, experts, linear
 from luced.models.compressed import HEAVY, SPARSE, Turns, cell_groups, far, turns
@@ -56,6 +57,9 @@ class Details:
 
 def spec(m: Metadata, n_vocab: int) -> Spec:
     s = read_spec(m, n_vocab, read_routing(m, "deepseek4", gating=Gating.SQRT_SOFTPLUS, normed=True))
+    if m.int("deepseek4.nextn_predict_layers", 0):  # published in a file of their own, which speculation will read
+        what = "deepseek4 with blocks of multi-token prediction among its own is not supported"
+        raise ModelError("unsupported_model", what, "take a file without them")
     ratios = m.ints("deepseek4.attention.compress_ratios")[: s.n_layer]
     if len(ratios) < s.n_layer or not set(ratios) <= {0, SPARSE, HEAVY} or set(ratios) == {0} or s.routing is None:
         raise m.bad(f"compress_ratios are {ratios} for {s.n_layer} layers with experts")

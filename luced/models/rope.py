@@ -48,8 +48,9 @@ class Rope:
 
 
 def read_rope(m: Metadata, arch: str, head_dim: int, n_ctx: int) -> Rope:
-    """yarn_attn_factor, where the file has it, is the magnitude itself, as in HF; llama.cpp does not read it."""
-    kind = m.str(f"{arch}.rope.scaling.type", "none")
+    """A factor of no named kind is linear. yarn_attn_factor, where the file has it, is the magnitude itself, as in HF;
+    llama.cpp does not read it."""
+    kind = m.str(f"{arch}.rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn"):
         raise ModelError("unsupported_model", f"rope scaling {kind!r} is not supported")
     factor = m.float(f"{arch}.rope.scaling.factor", m.float(f"{arch}.rope.scale_linear", 1.0))
