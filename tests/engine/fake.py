@@ -2,13 +2,16 @@
 
 A cell holds a number made of its token, its position and all cells that its row saw: a wrong page, a stale cell, a copy
 that was forgotten or a window that was cut too short changes all that follows. So does a wrong recurrent state.
+
+A group of compressed cells, `x`, has one cell for `ratio` tokens, made when the last of them runs, of what the group
+`x_tokens` has of them and of as many before them. Rows see those that rows before them made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from luced.engine.plan import LENGTH, RUNNING, STOP, Emitted, GroupSpec, Plan
+from luced.engine.plan import LENGTH, RUNNING, STOP, Chunk, Emitted, GroupSpec, Plan
 from luced.link import Generate
 
 N_VOCAB = 50
@@ -38,7 +41,7 @@ class FakeModel:
         self.memory = {"kv": 1}
         self.is_closed = False
         self.plans: list[Plan] = []
-        self._cells = [[-1] * (group.n_pages * page_size) for group in groups]
+        self._cells = [[-1] * (group.n_pages * page_size // group.ratio) for group in groups]
         self._states = [-3] * n_states  # what no row has stored
         self._rows: list[_Row | None] = [None] * n_seqs
 
@@ -46,10 +49,11 @@ class FakeModel:
         self.plans.append(plan)
         assert plan.n_rows == sum(len(chunk.tokens) for chunk in plan.chunks) <= self.n_batch
         assert 0 < len(plan.chunks) <= self.n_seqs
-        for cells, copies in zip(self._cells, plan.copies, strict=True):
-            self._copy(cells, copies)
-        written = [slot for chunk in plan.chunks for slot in chunk.slots[0]]
-        assert len(written) == len(set(written)), "two rows write the same cell"
+        for group, cells, copies in zip(self.groups, self._cells, plan.copies, strict=True):
+            self._copy(cells, copies, self.page_size // group.ratio)
+        for g in range(len(self.groups)):
+            written = [slot for chunk in plan.chunks for slot in chunk.slots[g]]
+            assert len(written) == len(set(written)), "two rows write the same cell"
         before = list(self._states)
         stored = [slot for chunk in plan.chunks for _, slot in chunk.stores]
         assert len(stored) == len(set(stored)), "two rows store in one slot"
@@ -73,8 +77,7 @@ class FakeModel:
                     state = hash((state, token))
                 if i in stores:
                     self._states[stores[i]] = state
-                for cells, slots in zip(self._cells, chunk.slots, strict=True):
-                    cells[slots[i]] = value
+                self._write(chunk, i, value)
             if chunk.has_result and sequence.pooling:  # the vector is what the last row saw
                 emitted.append(Emitted(-1, LENGTH, vector=[float(value)]))
             if chunk.n_out:
@@ -88,22 +91,40 @@ class FakeModel:
     def close(self) -> None:
         self.is_closed = True
 
-    def _copy(self, cells: list[int], copies: list[tuple[int, int, int]]) -> None:
+    def _write(self, chunk: Chunk, i: int, value: int) -> None:
+        """The cells that row i of the chunk completes, compressed ones last: they are made of the others."""
+        for cells, group, slots in zip(self._cells, self.groups, chunk.slots, strict=True):
+            if group.ratio == 1:
+                cells[slots[i]] = value
+        end = chunk.position + i + 1
+        for cells, group, slots in zip(self._cells, self.groups, chunk.slots, strict=True):
+            if group.ratio > 1 and end % group.ratio == 0:
+                of = [other.name for other in self.groups].index(f"{group.name}_tokens")
+                first = max(0, end - 2 * group.ratio)
+                slot = slots[end // group.ratio - chunk.position // group.ratio - 1]
+                cells[slot] = hash((*self._read(of, chunk.sequence.tables[of], range(first, end)),))
+
+    def _copy(self, cells: list[int], copies: list[tuple[int, int, int]], page_size: int) -> None:
         sources, destinations = {src for src, _, _ in copies}, [dst for _, dst, _ in copies]
         assert len(destinations) == len(set(destinations))
         assert not sources & set(destinations)
         for src, dst, n in copies:
-            src, dst = src * self.page_size, dst * self.page_size
+            src, dst = src * page_size, dst * page_size
             cells[dst : dst + n] = cells[src : src + n]
 
     def _value(self, tables: Sequence[Sequence[int]], token: int, position: int, state: int) -> int:
         seen = []
-        for cells, group, table in zip(self._cells, self.groups, tables, strict=True):
+        for g, group in enumerate(self.groups):
             first = max(0, position - group.window + 1) if group.window else 0
-            for cell in range(first, position):
-                page = table[cell // self.page_size]
-                seen.append(cells[page * self.page_size + cell % self.page_size] if page >= 0 else -2)
+            seen += self._read(g, tables[g], range(first, position // group.ratio))
         return hash((token, position, state, *seen))
+
+    def _read(self, g: int, table: Sequence[int], cells: range) -> list[int]:
+        n = self.page_size // self.groups[g].ratio
+        pages = [table[cell // n] for cell in cells]
+        return [
+            self._cells[g][page * n + cell % n] if page >= 0 else -2 for page, cell in zip(pages, cells, strict=True)
+        ]
 
 
 class _Row:
@@ -137,7 +158,11 @@ def alone(
         for position in range(len(values), len(tokens)):
             seen = []
             for group in groups:
-                seen += values[max(0, position - group.window + 1) if group.window else 0 : position]
+                if group.ratio > 1:
+                    ends = [(cell + 1) * group.ratio for cell in range(position // group.ratio)]
+                    seen += [hash((*values[max(0, end - 2 * group.ratio) : end],)) for end in ends]
+                else:
+                    seen += values[max(0, position - group.window + 1) if group.window else 0 : position]
             values.append(hash((tokens[position], position, state, *seen)))
             state = hash((state, tokens[position])) if has_state else 0
         if len(generated) == generate.max_tokens:

@@ -100,6 +100,7 @@ class Policy(RuleBasedStateMachine):
         n_seqs=st.integers(1, 5),
         chunk=st.integers(1, 8),
         n_states=st.sampled_from([0, 0, 2, 3, 5, 9]),
+        ratio=st.sampled_from([1, 1, 2, 3]),
     )
     def open(
         self,
@@ -111,11 +112,19 @@ class Policy(RuleBasedStateMachine):
         n_seqs: int,
         chunk: int,
         n_states: int,
+        ratio: int,
     ) -> None:
-        groups: tuple[GroupSpec, ...] = (GroupSpec("full", n_pages),)
-        if window:
+        page_size *= ratio
+
+        def windowed(name: str, window: int) -> GroupSpec:
             most = (window + page_size - 2) // page_size + 1
-            groups += (GroupSpec("swa", most + 1 + n_window_pages, window),)
+            return GroupSpec(name, most + 1 + n_window_pages, window)
+
+        groups: tuple[GroupSpec, ...] = (GroupSpec("full", n_pages),)
+        if ratio > 1:
+            groups = GroupSpec("compressed", n_pages, 0, ratio), windowed("compressed_tokens", 2 * ratio)
+        if window:
+            groups += (windowed("swa", window),)
         scheduler_module.CHUNK = chunk
         self.model = FakeModel(groups, page_size, n_batch, n_seqs, n_states=n_states)
         self.shape = (groups, page_size, n_batch, n_seqs)
