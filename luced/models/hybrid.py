@@ -32,6 +32,7 @@ from luced.tape import Tape
 
 MOST_TAPS = 16
 INTERVAL = 4  # every fourth layer attends
+L2_EPS = 1e-6  # of queries and keys, whatever that of the other norms is; no key tells
 
 
 def read_hybrid(m: Metadata, n_vocab: int, routing: Routing | None = None) -> Spec:
@@ -81,7 +82,7 @@ def linear_attention(
     z = linear(t, block, "attn_gate", h)
     c = conv(t, linear(t, block, "attn_qkv", h), block["ssm_conv1d.weight"], state)
     n_qk = r.n_k * r.d_k
-    qk = l2_norm(t, c.part(0, 2 * n_qk).split(r.d_k), s.eps).join()
+    qk = l2_norm(t, c.part(0, 2 * n_qk).split(r.d_k), L2_EPS).join()
     q, k = qk.part(0, n_qk).split(r.d_k), qk.part(n_qk, n_qk).split(r.d_k)
     v = c.part(2 * n_qk, r.n_v * r.d_v).split(r.d_v)
     o = delta(t, q, k, v, alpha, beta, block["ssm_a"], block["ssm_dt.bias"], state, order)
