@@ -130,6 +130,21 @@ def test_trouble_costs_one_line_and_no_answer(daemon: FakeDaemon, database: Path
         assert call("luce", daemon.path, "logs").returncode == 74
 
 
+def test_one_without_an_end(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view that makes rows for ever."""
+    monkeypatch.setattr(log, "MAX_STEPS", 1 << 20)
+    log.write(exchange())
+    with sqlite3.connect(database) as other:
+        row = ", ".join(f"'' AS {name}" for name in log.COLUMNS.split(", "))
+        other.execute("DROP TABLE exchanges")
+        endless = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n)"
+        other.execute(f"CREATE VIEW exchanges AS {endless} SELECT id, {row} FROM n")
+    other.close()
+    for read in (lambda: log.last_exchanges(3), lambda: log.conversation(None), lambda: log.conversations(3)):
+        with pytest.raises(log.LogError, match="it cannot be read in a reasonable time"):
+            read()
+
+
 def test_a_full_disk(daemon: FakeDaemon, database: Path) -> None:
     script = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); "
     script += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "

@@ -25,6 +25,7 @@ def fuzz_log(data: bytes) -> None:
     choices = Choices(data)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", folder)
+        patch.setattr(log, "MAX_STEPS", 1 << 22)
         path = log_path()
         path.parent.mkdir()
         if choices.flag():

@@ -5,6 +5,7 @@ Nothing of it is worth an answer: whoever writes it catches LogError and goes on
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sqlite3
@@ -19,6 +20,8 @@ from luce_shell.environment import log_path
 
 VERSION = 1  # of the schema, kept as user_version
 BUSY_S = 1.0  # that another process may hold it
+MAX_STEPS = 1 << 30  # of SQLite's machine, seconds of its time: a damaged file, or a view in it, may have no end
+STEPS = 1 << 16  # between two looks at them
 SCHEMA = """\
 CREATE TABLE exchanges (
   id INTEGER PRIMARY KEY,
@@ -165,6 +168,8 @@ def _open(*, for_writing: bool = False) -> Iterator[sqlite3.Connection]:
             _make_private(path)
         target = str(path) if for_writing or path.exists() else ":memory:"
         database = sqlite3.connect(target, timeout=BUSY_S)
+        looks = itertools.count()
+        database.set_progress_handler(lambda: next(looks) * STEPS >= MAX_STEPS, STEPS)
         try:
             _prepare(database)
             yield database
@@ -172,6 +177,8 @@ def _open(*, for_writing: bool = False) -> Iterator[sqlite3.Connection]:
             database.close()
     except (OSError, RuntimeError, sqlite3.Error) as error:
         reason = error.strerror or error if isinstance(error, OSError) else error
+        if str(reason) == "interrupted":
+            reason = "it cannot be read in a reasonable time, it may be damaged"
         with suppress(RuntimeError):
             raise LogError(f"{log_path()}: {reason}") from None
         raise LogError(str(reason)) from None
