@@ -192,7 +192,7 @@ CASES = {
     "gemma4_moe": Case("gemma4", GEMMA4 | GEMMA4_MOE, tolerance=2e-4),
     "gemma4_e": Case("gemma4", GEMMA4 | GEMMA4_E, tolerance=2e-4),
     # Both readings of YaRN: the file names a magnitude and the turns, which llama.cpp does not read, or not.
-    "laguna": Case("laguna", LAGUNA, tolerance=3e-5, peer=False),
+    "laguna": Case("laguna", LAGUNA, tolerance=3e-5),
     "laguna_elements": Case(
         "laguna",
         LAGUNA
@@ -208,7 +208,7 @@ CASES = {
         tolerance=3e-5,
         peer=False,
     ),
-    # llama.cpp has no indexer of so few values.
+    # llama.cpp has no indexer of so few values; with one of 64, and heads of 128, it says the same.
     "deepseek4": Case("deepseek4", DEEPSEEK4, tolerance=3e-5, n_tokens=300, peer=False),
 }
 
