@@ -24,6 +24,7 @@ from luced.oracle import ORACLE, view
 Array = npt.NDArray[Any]
 # Ops that a device may run in one launch when they follow each other: of the same rows, and of the same x.
 LAUNCHED_TOGETHER = (frozenset({"rms_norm", "add", "glu", "quantize", "rope", "kv_write"}), frozenset({"matmul"}))
+MAKES_ROWS = frozenset({"rms_norm", "glu", "quantize"})  # and so may those with the matmul that follows
 
 
 @dataclass
@@ -94,7 +95,9 @@ class Tape:
         """For each call the last that may be in one launch with it."""
         ends = list(range(len(self.calls)))
         for i in reversed(range(len(self.calls) - 1)):
-            if any({self.calls[i].op, self.calls[i + 1].op} <= together for together in LAUNCHED_TOGETHER):
+            op, following = self.calls[i].op, self.calls[i + 1].op
+            joins = any({op, following} <= together for together in LAUNCHED_TOGETHER)
+            if joins or (op in MAKES_ROWS and following == "matmul"):
                 ends[i] = ends[i + 1]
         return ends
 

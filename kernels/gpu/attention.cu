@@ -2,8 +2,8 @@
 // attention_pages.cu is faster where it can.
 //
 // A block takes a row, a KV head with the heads that read it, and splits of the row's sequence, one after the other. A
-// split is reduced tile by tile of 32 cells; attention_merge then joins the splits in order. So a row's bits depend
-// neither on its company nor on where its pages lie.
+// split is reduced tile by tile of 32 cells; the last block of a row and KV head then joins the splits in order. So a
+// row's bits depend neither on its company nor on where its pages lie.
 
 #include "attention.cuh"
 #include "ops.h"
@@ -11,10 +11,12 @@
 namespace luce {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kLanes;
+constexpr int kThreads = kAttentionThreads, kWarps = kThreads / kLanes;
 constexpr int kCells = kLanes;  // of a tile: a lane has one of them in the softmax
 constexpr int64_t kMostSharedBytes = 200 << 10;
-constexpr int kBlocksPerMultiprocessor = 4;
+constexpr int64_t kStaticBytes = 24 << 10;  // of attention_pages.cu beside what is asked for
+constexpr int64_t kSharedOfMultiprocessor = 220 << 10;
+constexpr int kBlocksPerMultiprocessor = 4;  // where shared memory is enough
 
 int64_t heads_per_kv(const luce_attention_args &a) {
   return a.q.ne[1] / a.k_pages.ne[2];
@@ -37,21 +39,73 @@ int64_t workspace(const luce_attention_args &a) {
   return a.q.ne[2] * a.q.ne[1] * count_splits(a) * (a.v_pages.ne[0] + 2) * 4;
 }
 
+AttentionArgs flat(const luce_attention_args &a, uint32_t *arrivals) {
+  const auto i32 = [](const luce_tensor &t) { return static_cast<const int32_t *>(t.data); };
+  const auto small = [](int64_t n) { return static_cast<int32_t>(n); };
+  return {.q = static_cast<const float *>(a.q.data),
+          .out = static_cast<float *>(a.out.data),
+          .workspace = static_cast<float *>(a.workspace.data),
+          .k_pages = static_cast<const uint8_t *>(a.k_pages.data),
+          .v_pages = static_cast<const uint8_t *>(a.v_pages.data),
+          .n_rows = a.n_rows,
+          .row_seq = i32(a.row_seq),
+          .row_cell = i32(a.row_cell),
+          .row_pos = i32(a.row_pos),
+          .page_table = i32(a.page_table),
+          .cell_pos = i32(a.cell_pos),
+          .parents = i32(a.parents),
+          .seq_past = i32(a.seq_past),
+          .sinks = static_cast<const float *>(a.sinks.data),
+          .arrivals = arrivals,
+          .q_row = a.q.nb[2],
+          .out_row = a.out.nb[2],
+          .k_page = a.k_pages.nb[3],
+          .v_page = a.v_pages.nb[3],
+          .q_head = small(a.q.nb[1]),
+          .out_head = small(a.out.nb[1]),
+          .k_cell = small(a.k_pages.nb[1]),
+          .k_head = small(a.k_pages.nb[2]),
+          .v_cell = small(a.v_pages.nb[1]),
+          .v_head = small(a.v_pages.nb[2]),
+          .table_row = small(a.page_table.nb[1]),
+          .pos_page = small(a.cell_pos.nb[1]),
+          .first_row = 0,
+          .bound = small(a.q.ne[2]),
+          .n_heads = small(a.q.ne[1]),
+          .n_kv = small(a.k_pages.ne[2]),
+          .D = small(a.q.ne[0]),
+          .Dv = small(a.v_pages.ne[0]),
+          .k_type = a.k_pages.type,
+          .v_type = a.v_pages.type,
+          .page_size = small(a.cell_pos.ne[0]),
+          .n_pages = small(a.cell_pos.ne[1]),
+          .n_seqs = small(a.page_table.ne[1]),
+          .n_places = small(a.page_table.ne[0]),
+          .n_splits = small(count_splits(a)),
+          .window = a.window,
+          .scale = a.scale,
+          .softcap = a.softcap};
+}
+
 void launch(const luce_attention_args &a, Launcher &launcher) {
-  const int64_t n = a.q.ne[2], n_kv = a.k_pages.ne[2], most = kBlocksPerMultiprocessor * launcher.n_multiprocessors;
-  // A block whose row ends before its first split leaves at once; one whose row is long takes every grid.x-th.
-  const int64_t n_splits = count_splits(a), wanted = (most + n * n_kv - 1) / (n * n_kv);
-  const dim3 grid(static_cast<unsigned>(wanted < n_splits ? wanted : n_splits), static_cast<unsigned>(n_kv),
-                  static_cast<unsigned>(n));
   const PagesKernel pages = pages_kernel(a);
-  if (pages.id >= 0) {
-    launcher(pages.id, grid, kSplitCells, pages.shared_bytes, a);
-  } else {
-    launcher(kernel_attention, grid, kThreads, shared_bytes(a), a);
+  const bool by_pages = pages.id >= 0 && pages.shared_bytes + kStaticBytes <= launcher.most_shared;
+  const int id = by_pages ? pages.id : kernel_attention;
+  const int64_t bytes = by_pages ? pages.shared_bytes : shared_bytes(a);
+  const int64_t n = a.q.ne[2], n_kv = a.k_pages.ne[2], fitting = kSharedOfMultiprocessor / (bytes + (8 << 10));
+  const int64_t per_sm = fitting < 1 ? 1 : fitting < kBlocksPerMultiprocessor ? fitting : kBlocksPerMultiprocessor;
+  // A block whose row ends before its first split leaves at once; one whose row is long takes every grid.x-th.
+  const int64_t n_splits = count_splits(a), wanted = blocks_of(per_sm * launcher.n_multiprocessors, n * n_kv);
+  const int64_t most_rows = kArrivals / n_kv;
+  AttentionArgs args = flat(a, launcher.arrivals);
+  for (int64_t first = 0; first < n; first += most_rows) {
+    const int64_t n_rows = n - first < most_rows ? n - first : most_rows;
+    args.first_row = static_cast<int32_t>(first);
+    launcher(id,
+             dim3(static_cast<unsigned>(wanted < n_splits ? wanted : n_splits), static_cast<unsigned>(n_kv),
+                  static_cast<unsigned>(n_rows)),
+             kThreads, bytes, args);
   }
-  const int64_t Dv = a.v_pages.ne[0];
-  launcher(kernel_attention_merge, dim3(static_cast<unsigned>(a.q.ne[1]), static_cast<unsigned>(n)),
-           static_cast<int>((Dv + kLanes - 1) / kLanes * kLanes), 0, a);
 }
 
 struct Shared {
@@ -71,50 +125,46 @@ struct Shared {
 
 }  // namespace
 
-LUCE_GLOBAL(attention)(const __grid_constant__ luce_attention_args a, uint32_t *fault) {
+LUCE_GLOBAL(attention)(const __grid_constant__ AttentionArgs a, uint32_t *fault) {
   extern __shared__ float memory[];
   __shared__ int seen[kCells];
   begin();
-  const int h = blockIdx.y, i = blockIdx.z, warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  if (i >= true_rows(a.n_rows, a.q.ne[2])) return;
-  const int G = static_cast<int>(a.q.ne[1] / a.k_pages.ne[2]), D = static_cast<int>(a.q.ne[0]);
-  const int Dv = static_cast<int>(a.v_pages.ne[0]), page_size = static_cast<int>(a.cell_pos.ne[0]);
-  const int per_split = page_size >= kSplitCells ? 1 : kSplitCells / page_size;
-  const int n_splits = static_cast<int>((a.page_table.ne[0] + per_split - 1) / per_split);
+  const int h = blockIdx.y, i = a.first_row + blockIdx.z, warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const Viewer viewer(a, i);
+  if (!viewer.is_there()) return;
+  const int G = a.n_heads / a.n_kv, D = a.D, Dv = a.Dv, page_size = a.page_size;
+  const int per_split = page_size >= kSplitCells ? 1 : kSplitCells / page_size;
   const int last = viewer.last_cell(fault);
-  if (last < 0) return;
-  const int n_pages = last / page_size + 1;
+  if (last < 0) return put_nothing(a, i, h);
+  const int n_pages = last / page_size + 1, n_own = (n_pages + per_split - 1) / per_split;
+  if (static_cast<int>(blockIdx.x) >= n_own) return;
   const Shared s(memory, G, D, Dv);
-  for (int u = threadIdx.x; u < G * D; u += kThreads) s.q[u] = row<const float>(a.q, h * G + u / D, i)[u % D];
+  for (int u = threadIdx.x; u < G * D; u += kThreads) s.q[u] = a.q_of(h * G + u / D, i)[u % D];
 
-  for (int split = blockIdx.x; split * per_split < n_pages; split += gridDim.x) {
+  for (int split = blockIdx.x; split < n_own; split += gridDim.x) {
     __syncthreads();
     for (int u = threadIdx.x; u < G * Dv; u += kThreads) s.o[u] = 0;
     for (int g = threadIdx.x; g < G; g += kThreads) s.top[g] = -INFINITY, s.total[g] = 0;
     for (int j = split * per_split; j < min((split + 1) * per_split, n_pages); ++j) {
-      const int page = viewer.page_table()[j];
-      if (page < 0 || page >= a.cell_pos.ne[1]) {
-        if (page != -1) set_fault(fault, LUCE_FAULT_PAGE);
-        continue;
-      }
+      const int page = viewer.page(j, fault);
+      if (page < 0) continue;
       for (int first = 0; first < page_size; first += kCells) {
         const int n_cells = min(kCells, page_size - first);
         __syncthreads();
         if (threadIdx.x < kCells) {
           const int c = first + threadIdx.x;
-          seen[threadIdx.x] = static_cast<int>(threadIdx.x) < n_cells &&
-                              viewer.sees(j * page_size + c, row<const int32_t>(a.cell_pos, page)[c], fault);
+          seen[threadIdx.x] =
+              static_cast<int>(threadIdx.x) < n_cells && viewer.sees(j * page_size + c, a.position_of(c, page), fault);
         }
         __syncthreads();
         // A cell that nobody sees may hold anything: it becomes 0.
         for (int c = warp; c < n_cells; c += kWarps) {
-          const uint8_t *k = cell(a.k_pages, first + c, h, page), *v = cell(a.v_pages, first + c, h, page);
+          const uint8_t *k = a.key(first + c, h, page), *v = a.value(first + c, h, page);
           const bool is_seen = seen[c];
           for (int d = lane; d < D; d += kLanes) {
-            s.k[c * (D + 1) + d] = is_seen ? cell_value(a.k_pages.type, k, d) : 0.0f;
+            s.k[c * (D + 1) + d] = is_seen ? cell_value(a.k_type, k, d) : 0.0f;
           }
-          for (int d = lane; d < Dv; d += kLanes) s.v[c * Dv + d] = is_seen ? cell_value(a.v_pages.type, v, d) : 0.0f;
+          for (int d = lane; d < Dv; d += kLanes) s.v[c * Dv + d] = is_seen ? cell_value(a.v_type, v, d) : 0.0f;
         }
         __syncthreads();
         for (int g = warp; g < G; g += kWarps) {
@@ -145,41 +195,12 @@ LUCE_GLOBAL(attention)(const __grid_constant__ luce_attention_args a, uint32_t *
     }
     __syncthreads();
     for (int g = warp; g < G; g += kWarps) {
-      float *to = partial_of(a, i, h * G + g, split, n_splits);
+      float *to = partial_of(a, i, h * G + g, split);
       if (lane == 0) to[0] = s.top[g], to[1] = s.total[g];
       for (int d = lane; d < Dv; d += kLanes) to[2 + d] = s.o[g * Dv + d];
     }
   }
-}
-
-// A block joins the splits of one head of one row; a thread has one value.
-LUCE_GLOBAL(attention_merge)(const __grid_constant__ luce_attention_args a, uint32_t *fault) {
-  begin();
-  const int h = blockIdx.x, i = blockIdx.y, d = threadIdx.x;
-  if (i >= true_rows(a.n_rows, a.q.ne[2])) return;
-  const int page_size = static_cast<int>(a.cell_pos.ne[0]);
-  const int per_split = page_size >= kSplitCells ? 1 : kSplitCells / page_size;
-  const int n_splits = static_cast<int>((a.page_table.ne[0] + per_split - 1) / per_split);
-  const Viewer viewer(a, i);
-  const int last = viewer.last_cell(fault);
-  const int n_pages = last < 0 ? 0 : last / page_size + 1;
-  if (d >= a.v_pages.ne[0]) return;
-  float top = -INFINITY, total = 0, y = 0;
-  for (int split = 0; split * per_split < n_pages; ++split) {
-    const float *from = partial_of(a, i, h, split, n_splits);
-    if (from[1] == 0) continue;
-    const float most = fmaxf(top, from[0]);
-    const float old_share = expf(top - most), new_share = expf(from[0] - most);
-    total = total * old_share + from[1] * new_share;
-    y = y * old_share + from[2 + d] * new_share;
-    top = most;
-  }
-  float weight = total > 0 ? 1 / total : 0.0f;
-  if (total > 0 && a.sinks.data != nullptr) {
-    const float sink = list<float>(a.sinks)[h], most = fmaxf(top, sink), share = expf(top - most);
-    weight = share / (total * share + expf(sink - most));
-  }
-  row<float>(a.out, h, i)[d] = y * weight;
+  join_splits(a, i, h, n_own);
 }
 
 }  // namespace luce

@@ -1,4 +1,5 @@
-// attention.cuh: which cells of its sequence a row of a step sees, and how the parts of its softmax are kept.
+// attention.cuh: which cells of its sequence a row of a step sees, and how the parts of its softmax are kept and
+// joined.
 #pragma once
 
 #include "cells.cuh"
@@ -7,6 +8,7 @@ namespace luce {
 
 // A row's sequence is cut into splits of whole pages, counted from its first: about this many cells each.
 constexpr int kSplitCells = 256;
+constexpr int kAttentionThreads = 256;
 
 inline int64_t split_pages(const luce_attention_args &a) {
   const int64_t page_size = a.cell_pos.ne[0];
@@ -16,6 +18,42 @@ inline int64_t count_splits(const luce_attention_args &a) {
   return (a.page_table.ne[0] + split_pages(a) - 1) / split_pages(a);
 }
 
+// The arguments as kernels take them, which read them from memory at each launch: only what they need, in few lines.
+// Strides are bytes.
+struct AttentionArgs {
+  const float *q;
+  float *out, *workspace;
+  const uint8_t *k_pages, *v_pages;
+  const int32_t *n_rows, *row_seq, *row_cell, *row_pos;
+  const int32_t *page_table, *cell_pos;
+  const int32_t *parents, *seq_past;  // null: the rows are no tree
+  const float *sinks;                 // null: none
+  uint32_t *arrivals;  // zero, for each row of the launch and KV head: blocks that have put their splits down
+  int64_t q_row, out_row, k_page, v_page;
+  int32_t q_head, out_head, k_cell, k_head, v_cell, v_head, table_row, pos_page;
+  int32_t first_row, bound;  // of the launch; of all rows
+  int32_t n_heads, n_kv, D, Dv, k_type, v_type;
+  int32_t page_size, n_pages, n_seqs, n_places, n_splits;  // pages of a sequence at most; of a row
+  int32_t window;
+  float scale, softcap;
+
+  LUCE_DEVICE const float *q_of(int h, int i) const { return at(q, i * q_row + int64_t{h} * q_head); }
+  LUCE_DEVICE float *out_of(int h, int i) const { return at(out, i * out_row + int64_t{h} * out_head); }
+  LUCE_DEVICE const uint8_t *key(int c, int h, int page) const {
+    return k_pages + page * k_page + int64_t{h} * k_head + c * k_cell;
+  }
+  LUCE_DEVICE const uint8_t *value(int c, int h, int page) const {
+    return v_pages + page * v_page + int64_t{h} * v_head + c * v_cell;
+  }
+  LUCE_DEVICE int position_of(int c, int page) const { return at(cell_pos, int64_t{page} * pos_page)[c]; }
+
+ private:
+  template <class T>
+  LUCE_DEVICE static T *at(T *p, int64_t offset) {
+    return reinterpret_cast<T *>(reinterpret_cast<uintptr_t>(p) + offset);
+  }
+};
+
 // The kernel of attention_pages.cu for these shapes, and its shared memory; id -1: there is none.
 struct PagesKernel {
   int id;
@@ -23,18 +61,33 @@ struct PagesKernel {
 };
 PagesKernel pages_kernel(const luce_attention_args &a);
 
-// One row, as it looks at its sequence.
+// One row, as it looks at its sequence. What it reads of the row it reads at once, also of a row that is not there.
 struct Viewer {
-  const luce_attention_args &a;
-  int i, sequence, past;
+  const AttentionArgs &a;
+  int i, n_rows, sequence, own_cell, position, past;
 
-  LUCE_DEVICE Viewer(const luce_attention_args &a, int i) : a(a), i(i), sequence(list<int32_t>(a.row_seq)[i]) {
-    past = !has_sequence() ? 0 : is_tree() ? list<int32_t>(a.seq_past)[sequence] : list<int32_t>(a.row_cell)[i] + 1;
+  LUCE_DEVICE Viewer(const AttentionArgs &a, int i)
+      : a(a),
+        i(i),
+        n_rows(true_rows(a.n_rows, a.bound)),
+        sequence(a.row_seq[i]),
+        own_cell(a.row_cell[i]),
+        position(a.row_pos[i]) {
+    past = !is_there() || !has_sequence() ? 0 : is_tree() ? a.seq_past[sequence] : own_cell + 1;
   }
 
-  LUCE_DEVICE bool is_tree() const { return a.parents.data != nullptr; }
-  LUCE_DEVICE bool has_sequence() const { return sequence >= 0 && sequence < a.page_table.ne[1]; }
-  LUCE_DEVICE const int32_t *page_table() const { return row<const int32_t>(a.page_table, sequence); }
+  LUCE_DEVICE bool is_there() const { return i < n_rows; }
+  LUCE_DEVICE bool is_tree() const { return a.parents != nullptr; }
+  LUCE_DEVICE bool has_sequence() const { return sequence >= 0 && sequence < a.n_seqs; }
+
+  // The page of place j; -1: there is none.
+  LUCE_DEVICE int page(int j, uint32_t *fault) const {
+    const auto *table = reinterpret_cast<const uint8_t *>(a.page_table) + int64_t{sequence} * a.table_row;
+    const int page = reinterpret_cast<const int32_t *>(table)[j];
+    if (page >= 0 && page < a.n_pages) return page;
+    if (page != -1) set_fault(fault, LUCE_FAULT_PAGE);
+    return -1;
+  }
 
   // The last cell that it may see; -1: there is none.
   LUCE_DEVICE int last_cell(uint32_t *fault) const {
@@ -44,44 +97,117 @@ struct Viewer {
     }
     int last = past - 1;
     if (is_tree()) {
-      for (int at = i; at >= 0; at = parent(at, fault)) last = max(last, list<int32_t>(a.row_cell)[at]);
+      for (int at = i; at >= 0; at = parent(at, fault)) last = max(last, a.row_cell[at]);
     }
-    const int n_cells = static_cast<int>(a.page_table.ne[0] * a.cell_pos.ne[0]);
+    const int n_cells = a.n_places * a.page_size;
     if (last >= n_cells) set_fault(fault, LUCE_FAULT_PAGE);
     return min(last, n_cells - 1);
   }
 
   // Whether it sees cell c of its sequence, whose logical position is given.
-  LUCE_DEVICE bool sees(int c, int position, uint32_t *fault) const {
+  LUCE_DEVICE bool sees(int c, int cell_position, uint32_t *fault) const {
     // As unsigned numbers a cell that is ahead of the row is further behind it than any window.
-    const uint32_t distance = static_cast<uint32_t>(list<int32_t>(a.row_pos)[i]) - static_cast<uint32_t>(position);
+    const uint32_t distance = static_cast<uint32_t>(position) - static_cast<uint32_t>(cell_position);
     if (distance >= (a.window > 0 ? static_cast<uint32_t>(a.window) : 0x80000000u)) return false;
     if (c < past) return true;
     if (!is_tree()) return false;
     for (int at = i; at >= 0; at = parent(at, fault)) {
-      if (list<int32_t>(a.row_cell)[at] == c) return true;
+      if (a.row_cell[at] == c) return true;
     }
     return false;
   }
 
  private:
   LUCE_DEVICE int parent(int at, uint32_t *fault) const {
-    const int up = list<int32_t>(a.parents)[at];
+    const int up = a.parents[at];
     if (up < at) return up;
     set_fault(fault, LUCE_FAULT_ROW);
     return -1;
   }
 };
 
-// In the workspace, of each split of each row and head: the largest logit, the sum of e^(logit - top), and the values
-// weighted alike.
-LUCE_DEVICE float *partial_of(const luce_attention_args &a, int64_t i, int64_t h, int64_t split, int64_t n_splits) {
-  return static_cast<float *>(a.workspace.data) + ((i * a.q.ne[1] + h) * n_splits + split) * (a.v_pages.ne[0] + 2);
-}
-
 LUCE_DEVICE float logit_of(float product, float scale, float softcap) {
   const float x = product * scale;
   return softcap > 0 ? softcap * tanhf(x / softcap) : x;
+}
+
+// In the workspace, of each split of each row and head: the largest logit, the sum of e^(logit - top), and the values
+// weighted alike.
+LUCE_DEVICE float *partial_of(const AttentionArgs &a, int64_t i, int64_t h, int64_t split) {
+  return a.workspace + ((i * a.n_heads + h) * a.n_splits + split) * (a.Dv + 2);
+}
+
+// What a split counts for, of a row whose largest logit is `most`.
+LUCE_DEVICE float share_of(float top, float total, float most) {
+  return total > 0 ? expf(top - most) : 0.0f;
+}
+
+// What the weighted values of a head are multiplied by at last.
+LUCE_DEVICE float last_factor(const AttentionArgs &a, int h, float most, float total) {
+  if (total <= 0) return 0;
+  if (a.sinks == nullptr) return 1 / total;
+  const float sink = a.sinks[h], top = fmaxf(most, sink), share = expf(most - top);
+  return share / (total * share + expf(sink - top));
+}
+
+// Of a row that sees no cell.
+LUCE_DEVICE void put_nothing(const AttentionArgs &a, int i, int h) {
+  const int G = a.n_heads / a.n_kv;
+  if (blockIdx.x != 0) return;
+  for (int u = threadIdx.x; u < G * a.Dv; u += kAttentionThreads) a.out_of(h * G + u / a.Dv, i)[u % a.Dv] = 0;
+}
+
+// Called by whole blocks of kAttentionThreads that have put their splits of a row and KV head into the workspace: the
+// last one to come joins all of them, in order. The row has n_own, of which a block took every gridDim.x-th.
+LUCE_DEVICE void join_splits(const AttentionArgs &a, int i, int h, int n_own) {
+  constexpr int kHeads = kAttentionThreads / kLanes, kStep = 64;  // that are joined at once
+  __shared__ bool is_last;
+  __shared__ float tops[kHeads], totals[kHeads][kStep], shares[kHeads][kStep];
+  const int n_blocks = min(static_cast<int>(gridDim.x), n_own), G = a.n_heads / a.n_kv, Dv = a.Dv;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t *arrived = &a.arrivals[(i - a.first_row) * a.n_kv + h];
+    is_last = atomicAdd(arrived, 1u) + 1 == static_cast<uint32_t>(n_blocks);
+    if (is_last) *arrived = 0;
+  }
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  for (int g0 = 0; g0 < G; g0 += kHeads) {
+    const int n_heads = min(kHeads, G - g0), warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+    const auto part = [&](int g, int split) { return partial_of(a, i, h * G + g0 + g, split); };
+    __syncthreads();
+    if (warp < n_heads) {
+      float most = -INFINITY;
+      for (int s = lane; s < n_own; s += kLanes) most = fmaxf(most, load_fresh(part(warp, s)));
+      most = largest_of_warp(most);
+      if (lane == 0) tops[warp] = most;
+    }
+    for (int u0 = 0; u0 < n_heads * Dv; u0 += kAttentionThreads) {
+      const int u = u0 + static_cast<int>(threadIdx.x), g = u / Dv, d = u % Dv;
+      float y = 0, total = 0;
+      for (int first = 0; first < n_own; first += kStep) {
+        const int n = min(kStep, n_own - first);
+        __syncthreads();
+        for (int e = threadIdx.x; e < n_heads * n; e += kAttentionThreads) {
+          const float *from = part(e / n, first + e % n);
+          const float sum = load_fresh(from + 1);
+          totals[e / n][e % n] = sum;
+          shares[e / n][e % n] = share_of(load_fresh(from), sum, tops[e / n]);
+        }
+        __syncthreads();
+        if (g >= n_heads) continue;
+        const float *from = part(g, first) + 2 + d;
+#pragma unroll 8
+        for (int s = 0; s < n; ++s) {
+          total = fmaf(totals[g][s], shares[g][s], total);
+          y = fmaf(load_fresh(from + s * (Dv + 2)), shares[g][s], y);
+        }
+      }
+      if (g < n_heads) a.out_of(h * G + g0 + g, i)[d] = y * last_factor(a, h * G + g0 + g, tops[g], total);
+    }
+  }
 }
 
 }  // namespace luce

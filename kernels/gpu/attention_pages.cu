@@ -1,9 +1,10 @@
 // attention_pages.cu: attention for the shapes that models have: pages of 32 cells in F16 or BF16, keys and values of
 // 64, 128 or 256, up to eight heads to a KV head. What else there is, attention.cu does.
 //
-// A block takes a split of eight pages, a warp a page: all its pages are under way at once. A lane has a cell while
-// scores are made, so that a softmax is over lanes and nothing else passes between them, and D / 32 values of the
-// output while values are added. The pages are joined in order, as attention_merge joins the splits.
+// A block takes a split of eight pages, a warp a page: all its pages are under way at once. Keys come through shared
+// memory, in whole lines; a lane has a cell while scores are made, so that a softmax is over lanes and nothing else
+// passes between them, and D / 32 values of the output while values are added. The pages are joined in order, then the
+// splits.
 
 #include "attention.cuh"
 
@@ -11,7 +12,14 @@ namespace luce {
 namespace {
 
 constexpr int kWarps = kSplitCells / kLanes;  // and pages of a split
-constexpr int kAhead = 16;                    // loads of keys under way
+
+// Of a page's keys in shared memory: cells lie 16 bytes apart, so that lanes meet no other's bank.
+constexpr int key_bytes(int D) {
+  return 2 * D + 16;
+}
+constexpr int page_bytes(int D) {
+  return kLanes * key_bytes(D);
+}
 
 LUCE_DEVICE float2 to_floats(__half2 x) {
   return __half22float2(x);
@@ -39,66 +47,75 @@ LUCE_DEVICE void load_values(const uint8_t *p, float (&x)[n]) {
 }
 
 template <class Pair, int D, int G>
-LUCE_DEVICE void attend(const luce_attention_args &a, uint32_t *fault) {
-  constexpr int kOwn = D / kLanes;
+LUCE_DEVICE void attend(const AttentionArgs &a, uint32_t *fault) {
+  constexpr int kOwn = D / kLanes, kPieces = D / 8;  // 16 bytes of a key
+  static_assert(G * D * 4 <= page_bytes(D), "a page's output takes the place of its keys");
   __shared__ float q[G][D], weights[kWarps][kLanes][G], tops[kWarps][G], totals[kWarps][G];
-  extern __shared__ float outs[];  // [kWarps][G][D]
+  extern __shared__ uint4 memory[];  // of each warp: keys of its page, then G * D values of its output
   begin();
-  const int h = blockIdx.y, i = blockIdx.z, warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  if (i >= true_rows(a.n_rows, a.q.ne[2])) return;
-  const int n_splits = static_cast<int>((a.page_table.ne[0] + kWarps - 1) / kWarps);
+  const int h = blockIdx.y, i = a.first_row + blockIdx.z, warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const Viewer viewer(a, i);
+  for (int u = threadIdx.x; u < G * D; u += kAttentionThreads) {
+    q[u / D][u % D] = a.q_of(h * G + u / D, i)[u % D];
+  }
+  if (!viewer.is_there()) return;
   const int last = viewer.last_cell(fault);
-  if (last < 0) return;
-  const int n_pages = last / kLanes + 1;
-  if (static_cast<int>(blockIdx.x) * kWarps >= n_pages) return;
-  for (int u = threadIdx.x; u < G * D; u += blockDim.x)
-    q[u / D][u % D] = row<const float>(a.q, h * G + u / D, i)[u % D];
+  if (last < 0) return put_nothing(a, i, h);
+  const int n_pages = last / kLanes + 1, n_own = (n_pages + kWarps - 1) / kWarps;
+  if (static_cast<int>(blockIdx.x) >= n_own) return;
+  uint8_t *const keys = reinterpret_cast<uint8_t *>(memory) + warp * page_bytes(D);
+  const auto out_of = [&](int w) {
+    return reinterpret_cast<float *>(reinterpret_cast<uint8_t *>(memory) + w * page_bytes(D));
+  };
 
-  for (int split = blockIdx.x; split * kWarps < n_pages; split += gridDim.x) {
+  for (int split = blockIdx.x; split < n_own; split += gridDim.x) {
     __syncthreads();
-    const int j = split * kWarps + warp, page = j < n_pages ? viewer.page_table()[j] : -1;
-    const bool is_there = page >= 0 && page < a.cell_pos.ne[1];
-    if (page != -1 && !is_there) set_fault(fault, LUCE_FAULT_PAGE);
-    const bool seen = is_there && viewer.sees(j * kLanes + lane, row<const int32_t>(a.cell_pos, page)[lane], fault);
+    const int j = split * kWarps + warp, page = j < n_pages ? viewer.page(j, fault) : -1;
+    if (page >= 0) {
+#pragma unroll
+      for (int u = lane; u < kLanes * kPieces; u += kLanes) {
+        const int c = u / kPieces, piece = u % kPieces * 16;
+        copy_async(keys + c * key_bytes(D) + piece, a.key(c, h, page) + piece);
+      }
+#pragma unroll
+      for (int line = 0; line < 2 * D; line += kLineBytes) prefetch(a.value(lane, h, page) + line);
+    }
+    commit_copies();
+    const bool seen = page >= 0 && viewer.sees(j * kLanes + lane, a.position_of(lane, page), fault);
     const unsigned any = __ballot_sync(kAllLanes, seen);
-    float top[G], o[G][kOwn] = {};
+    wait_for_copies<0>();
+    __syncwarp();
+    float o[G][kOwn] = {};
     if (any == 0) {
       if (lane == 0) {
         for (int g = 0; g < G; ++g) tops[warp][g] = -INFINITY, totals[warp][g] = 0;
       }
     } else {
       float s[G] = {};
-      if (seen) {
-        const uint8_t *k = cell(a.k_pages, lane, h, page), *v = cell(a.v_pages, lane, h, page);
+#pragma unroll 4
+      for (int d = 0; d < D; d += 8) {
+        float x[8];
+        load_values<Pair>(keys + lane * key_bytes(D) + 2 * d, x);
 #pragma unroll
-        for (int line = 0; line < 2 * D; line += kLineBytes) prefetch(v + line);
-#pragma unroll kAhead
-        for (int d = 0; d < D; d += 8) {
-          float x[8];
-          load_values<Pair>(k + 2 * d, x);
+        for (int g = 0; g < G; ++g) {
 #pragma unroll
-          for (int g = 0; g < G; ++g) {
-#pragma unroll
-            for (int c = 0; c < 8; ++c) s[g] = fmaf(q[g][d + c], x[c], s[g]);
-          }
+          for (int c = 0; c < 8; ++c) s[g] = fmaf(q[g][d + c], x[c], s[g]);
         }
       }
 #pragma unroll
       for (int g = 0; g < G; ++g) {
-        const float x = seen ? logit_of(s[g], a.scale, a.softcap) : -INFINITY;
-        top[g] = largest_of_warp(x);
-        const float weight = seen ? expf(x - top[g]) : 0.0f, total = sum_of_warp(weight);
+        // A cell that is not seen may hold anything.
+        const float x = seen ? logit_of(s[g], a.scale, a.softcap) : -INFINITY, top = largest_of_warp(x);
+        const float weight = seen ? expf(x - top) : 0.0f, total = sum_of_warp(weight);
         weights[warp][lane][g] = weight;
-        if (lane == 0) tops[warp][g] = top[g], totals[warp][g] = total;
+        if (lane == 0) tops[warp][g] = top, totals[warp][g] = total;
       }
       __syncwarp();
-#pragma unroll 16
+#pragma unroll 8
       for (int c = 0; c < kLanes; ++c) {
-        // A cell that is not seen may hold anything.
         if ((any >> c & 1) == 0) continue;
         float v[kOwn];
-        load_values<Pair>(cell(a.v_pages, c, h, page) + 2 * kOwn * lane, v);
+        load_values<Pair>(a.value(c, h, page) + 2 * kOwn * lane, v);
 #pragma unroll
         for (int g = 0; g < G; ++g) {
           const float weight = weights[warp][c][g];
@@ -107,13 +124,14 @@ LUCE_DEVICE void attend(const luce_attention_args &a, uint32_t *fault) {
         }
       }
     }
+    __syncwarp();
 #pragma unroll
     for (int g = 0; g < G; ++g) {
 #pragma unroll
-      for (int e = 0; e < kOwn; ++e) outs[(warp * G + g) * D + kOwn * lane + e] = o[g][e];
+      for (int e = 0; e < kOwn; ++e) out_of(warp)[g * D + kOwn * lane + e] = o[g][e];
     }
     __syncthreads();
-    for (int u = threadIdx.x; u < G * D; u += blockDim.x) {
+    for (int u = threadIdx.x; u < G * D; u += kAttentionThreads) {
       const int g = u / D, d = u % D;
       float most = tops[0][g];
 #pragma unroll
@@ -121,22 +139,27 @@ LUCE_DEVICE void attend(const luce_attention_args &a, uint32_t *fault) {
       float total = 0, y = 0;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
-        const float share = totals[w][g] > 0 ? expf(tops[w][g] - most) : 0.0f;
+        const float share = share_of(tops[w][g], totals[w][g], most);
         total = fmaf(totals[w][g], share, total);
-        y = fmaf(outs[(w * G + g) * D + d], share, y);
+        y = fmaf(out_of(w)[g * D + d], share, y);
       }
-      float *to = partial_of(a, i, h * G + g, split, n_splits);
+      if (n_own == 1) {  // with one split there is nothing to join
+        a.out_of(h * G + g, i)[d] = y * last_factor(a, h * G + g, most, total);
+        continue;
+      }
+      float *to = partial_of(a, i, h * G + g, split);
       if (d == 0) to[0] = most, to[1] = total;
       to[2 + d] = y;
     }
   }
+  if (n_own > 1) join_splits(a, i, h, n_own);
 }
 
 }  // namespace
 
-#define LUCE_ATTEND(name, Pair, D, G)                                                                         \
-  LUCE_GLOBAL(attention_##name##_##D##_##G)(const __grid_constant__ luce_attention_args a, uint32_t *fault) { \
-    attend<Pair, D, G>(a, fault);                                                                             \
+#define LUCE_ATTEND(name, Pair, D, G)                                                                   \
+  LUCE_GLOBAL(attention_##name##_##D##_##G)(const __grid_constant__ AttentionArgs a, uint32_t *fault) { \
+    attend<Pair, D, G>(a, fault);                                                                       \
   }
 #define LUCE_ATTENDS(name, Pair, D) \
   LUCE_ATTEND(name, Pair, D, 1)     \
@@ -164,7 +187,7 @@ PagesKernel pages_kernel(const luce_attention_args &a) {
   const int heads = G >= 1 && G <= 4 ? static_cast<int>(G) - 1 : G == 8 ? 4 : -1;
   if (size < 0 || heads < 0) return {-1, 0};
   const int first = a.k_pages.type == LUCE_F16 ? kernel_attention_f16_64_1 : kernel_attention_bf16_64_1;
-  return {first + 5 * size + heads, kWarps * G * D * static_cast<int64_t>(sizeof(float))};
+  return {first + 5 * size + heads, kWarps * page_bytes(static_cast<int>(D))};
 }
 
 }  // namespace luce

@@ -15,8 +15,10 @@ struct luce_context {
   int device;
   int generation;  // of the chip, or the older one that was asked for
   int n_multiprocessors;
+  int64_t most_shared;  // of luce::Launcher
   char name[64];
   luce::Stream stream;
   uint32_t *fault;      // pinned: read by the host at commit
+  uint32_t *arrivals;   // of luce::Launcher
   std::string error{};  // of the last status that was not LUCE_OK
 };

@@ -50,6 +50,11 @@ luce_status refuse(luce_status status, std::string message) {
   return status;
 }
 
+void free_all(uint32_t *fault, uint32_t *arrivals) {
+  cudaFreeHost(fault);
+  cudaFree(arrivals);
+}
+
 luce_status no_device(const char *what, cudaError_t error) {
   return refuse(LUCE_NO_DEVICE, std::string(what) + ": " + cudaGetErrorString(error));
 }
@@ -74,21 +79,23 @@ luce_status luce_open(const luce_open_args *args, luce_context **out) {
   if (args->isa < 0 || args->n_threads < 0) return refuse(LUCE_BAD_ARGUMENT, "isa or n_threads is out of range");
   cudaDeviceProp properties;
   int compiled = 0;
-  uint32_t *fault = nullptr;
+  uint32_t *fault = nullptr, *arrivals = nullptr;
   if ((error = cudaSetDevice(args->device)) != cudaSuccess ||
       (error = cudaGetDeviceProperties(&properties, args->device)) != cudaSuccess ||
       (error = cudaHostAlloc(&fault, sizeof *fault, cudaHostAllocMapped)) != cudaSuccess) {
     return no_device("cannot open the device", error);
   }
   *fault = LUCE_FAULT_NONE;
-  if ((error = luce::compiled_generation(&compiled)) != cudaSuccess) {
-    cudaFreeHost(fault);
+  if ((error = cudaMalloc(&arrivals, luce::kArrivals * sizeof *arrivals)) != cudaSuccess ||
+      (error = cudaMemset(arrivals, 0, luce::kArrivals * sizeof *arrivals)) != cudaSuccess ||
+      (error = luce::compiled_generation(&compiled)) != cudaSuccess) {
+    free_all(fault, arrivals);
     return no_device("the library has no kernels for this device", error);
   }
   const int chip = properties.major * 10 + properties.minor;
   const int generation = args->isa == 0 ? chip : args->isa;
   if (generation > chip) {
-    cudaFreeHost(fault);
+    free_all(fault, arrivals);
     return refuse(LUCE_NO_DEVICE,
                   "this device is of generation " + std::to_string(chip) + ", not " + std::to_string(generation));
   }
@@ -96,11 +103,13 @@ luce_status luce_open(const luce_open_args *args, luce_context **out) {
   luce_context *context = new (std::nothrow) luce_context{args->device,
                                                           generation,
                                                           properties.multiProcessorCount,
+                                                          static_cast<int64_t>(properties.sharedMemPerBlockOptin),
                                                           {},
                                                           {static_cast<cudaStream_t>(args->stream), is_dependent},
-                                                          fault};
+                                                          fault,
+                                                          arrivals};
   if (context == nullptr) {
-    cudaFreeHost(fault);
+    free_all(fault, arrivals);
     return refuse(LUCE_NO_MEMORY, "no memory for a context");
   }
   std::snprintf(context->name, sizeof context->name, "%.63s", properties.name);
@@ -109,7 +118,7 @@ luce_status luce_open(const luce_open_args *args, luce_context **out) {
 }
 
 void luce_close(luce_context *context) {
-  if (context != nullptr) cudaFreeHost(context->fault);
+  if (context != nullptr) free_all(context->fault, context->arrivals);
   delete context;
 }
 
@@ -142,7 +151,8 @@ luce_status luce_run(luce_context *context, const luce_call *calls, int32_t n_ca
     const luce_status status = check_run(*context, calls[i].op, calls[i].args);
     if (status != LUCE_OK) return context->fail(status, "call " + std::to_string(i) + ": " + context->error);
   }
-  luce::Launcher launcher = {context->stream, context->fault, context->n_multiprocessors};
+  luce::Launcher launcher = {context->stream, context->fault, context->n_multiprocessors, context->most_shared,
+                             context->arrivals};
   launcher.error = cudaSetDevice(context->device);
   for (int32_t i = 0; i < n_calls;) {
     const int n_done = kOps[calls[i].op].op->launch(calls + i, n_calls - i, launcher);

@@ -18,15 +18,21 @@
 #include "luce.h"
 
 #define LUCE_GLOBAL(name) extern "C" __global__ void luce_kernel_##name
-#define LUCE_GLOBAL_(name) LUCE_GLOBAL(name)  // for a name that is a macro
+// The same for blocks of `threads`, `blocks` of which are to fit on a multiprocessor.
+#define LUCE_GLOBAL_WITHIN(name, threads, blocks) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) luce_kernel_##name
 
 namespace luce {
+
+constexpr int kArrivals = 1 << 16;
 
 // Puts the kernels of one op on a stream; the first error is kept.
 struct Launcher {
   Stream stream;
   uint32_t *fault;  // the fault word, as the device sees it
   int n_multiprocessors;
+  int64_t most_shared;  // bytes of shared memory that a block can have here
+  uint32_t *arrivals;   // kArrivals zeros in device memory, which every kernel leaves as zeros
   cudaError_t error = cudaSuccess;
 
   template <class Args>

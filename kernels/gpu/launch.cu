@@ -16,7 +16,7 @@ const void *const kTable[] = {
 #undef LUCE_KERNEL
 };
 
-constexpr size_t kSharedUnasked = 48 << 10;  // what any kernel may have of shared memory
+constexpr size_t kSharedUnasked = 16 << 10;  // what a kernel may have beside its static arrays: 48 KiB hold both
 
 }  // namespace
 

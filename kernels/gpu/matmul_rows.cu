@@ -3,8 +3,10 @@
 // A warp makes one output for a few rows of x. A lane takes 16 bytes of every 512, in order, and the lanes' sums meet
 // in a tree: the order over k is the same for any number of rows. Where rows do not begin at multiples of 16 bytes, a
 // lane takes one value of every 32.
+//
+// For one row blocks stay, and weights come through a ring in shared memory, as in matmul_one.cu.
 
-#include "kernel.h"
+#include "matmul.cuh"
 
 namespace luce {
 namespace {
@@ -43,6 +45,7 @@ struct Piece {
       *reinterpret_cast<uint4 *>(values) = load_weights(reinterpret_cast<const uint4 *>(p));
     }
   }
+  LUCE_DEVICE void read(const uint4 *shared) { *reinterpret_cast<uint4 *>(values) = *shared; }
   LUCE_DEVICE float operator[](int i) const { return Weight<type>::to_float(values[i]); }
 };
 
@@ -106,8 +109,114 @@ LUCE_DEVICE void matmul(const luce_matmul_args &a) {
   }
 }
 
+// The rows of a warp, tile after tile, on their way into its ring: each lane copies what it will multiply.
+template <int type>
+struct RowFeed {
+  using Value = typename Weight<type>::Value;
+  static constexpr int kValues = 16 / sizeof(Value), kStep = kLanes * kValues;
+  static constexpr int kPieces = kRowStageBytes / (16 * kLanes), kStage = kPieces * kStep;  // of a lane; values
+
+  const MatmulArgs &a;
+  int lane, tile = blockIdx.x, k = 0;  // of the next copy
+  const Value *weight = nullptr;
+
+  LUCE_DEVICE RowFeed(const MatmulArgs &a, int lane) : a(a), lane(lane) { find(); }
+
+  LUCE_DEVICE int n_tiles() const { return a.parts[a.n_parts - 1].end_tile; }
+
+  LUCE_DEVICE void next(uint4 *stage) {
+    if (tile < n_tiles()) {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        const int at = k + i * kStep + lane * kValues;
+        if (at < a.K) copy_weights_async(stage + i * kLanes + lane, weight + at);
+      }
+      if ((k += kStage) >= a.K) {
+        k = 0;
+        tile += gridDim.x;
+        find();
+      }
+    }
+    commit_copies();
+  }
+
+ private:
+  LUCE_DEVICE void find() {
+    if (tile >= n_tiles()) return;
+    const Place place(a, tile);
+    const int j = min(place.tile * kRowTile + static_cast<int>(threadIdx.x) / kLanes, place.part->N - 1);
+    weight = reinterpret_cast<const Value *>(place.part->weight + j * place.part->weight_stride);
+  }
+};
+
+template <int type>
+LUCE_DEVICE void matmul_row(const MatmulArgs &a) {
+  using Feed = RowFeed<type>;
+  extern __shared__ uint4 stages[];  // rings of the warps, then the row
+  __shared__ float room[kRowTile];
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  constexpr int kStage = kRowStageBytes / sizeof(uint4);
+  uint4 *const ring = stages + warp * kRowStages * kStage;
+  float *const x = reinterpret_cast<float *>(stages + kRowTile * kRowStages * kStage);
+  Feed feed(a, lane);
+#pragma unroll 1
+  for (int i = 0; i < kRowStages; ++i) feed.next(ring + i * kStage);
+  const RowMaker maker(a.source, a.K);
+  wait_for_previous();
+  let_next_start();
+
+  const int n = true_rows(a.n_rows, a.bound);
+  if (a.source.x == nullptr) {
+    for (int k = 4 * threadIdx.x; k < a.K; k += kRowStep) copy_async(x + k, a.x + k * sizeof(float));
+    commit_copies();
+    wait_for_copies<0>();
+  } else {
+    const bool is_wanted = a.source.made && blockIdx.x == 0 && n > 0;
+    maker.run(room, [&](int k, float4 v) {
+      if (k >= a.K) return;
+      *reinterpret_cast<float4 *>(x + k) = v;
+      if (is_wanted) *reinterpret_cast<float4 *>(a.source.made + k) = v;
+    });
+  }
+  __syncthreads();
+  int stage = 0;
+#pragma unroll 1
+  for (int tile = blockIdx.x; tile < feed.n_tiles(); tile += gridDim.x) {
+    const Place place(a, tile);
+    const int j = place.tile * kRowTile + warp;
+    const bool puts = lane == 0 && j < place.part->N && n > 0;
+    const Rest rest = puts ? Rest(*place.part, j, 0) : Rest();
+    float acc = 0;
+#pragma unroll 1
+    for (int k = lane * Feed::kValues; k - lane * Feed::kValues < a.K; k += Feed::kStage) {
+      wait_for_copies<kRowStages - 1>();
+      Piece<type, Feed::kValues> pieces[Feed::kPieces];
+#pragma unroll
+      for (int i = 0; i < Feed::kPieces; ++i) pieces[i].read(ring + stage * kStage + i * kLanes + lane);
+      feed.next(ring + stage * kStage);
+      stage = stage + 1 < kRowStages ? stage + 1 : 0;
+#pragma unroll
+      for (int i = 0; i < Feed::kPieces; ++i) {
+        const int at = k + i * Feed::kStep;
+        if (at >= a.K) break;
+        float values[Feed::kValues];
+        load_x(x + at, values);
+#pragma unroll
+        for (int v = 0; v < Feed::kValues; ++v) acc = fmaf(pieces[i][v], values[v], acc);
+      }
+    }
+    const float y = sum_of_warp(acc);
+    if (puts) rest.put(*place.part, j, 0, y);
+  }
+}
+
 bool is_aligned(const luce_tensor &t) {
   return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.nb[1] % 16 == 0;
+}
+
+// The same for any number of rows: it depends on K alone, as buffers and files are laid out.
+bool is_wide(const luce_matmul_args &a) {
+  return a.weight.ne[0] % 8 == 0 && is_aligned(a.weight) && is_aligned(a.x);
 }
 
 }  // namespace
@@ -116,29 +225,32 @@ bool is_aligned(const luce_tensor &t) {
   LUCE_GLOBAL(matmul_##name##_##tokens##_##values)(const __grid_constant__ luce_matmul_args a, uint32_t *) { \
     matmul<type, tokens, values>(a);                                                                         \
   }
-#define LUCE_MATMULS(name, type, values) \
-  LUCE_MATMUL(name, type, 1, values)     \
-  LUCE_MATMUL(name, type, 4, values)     \
-  LUCE_MATMUL(name, type, 8, values)     \
-  LUCE_MATMUL(name, type, 1, 1)          \
-  LUCE_MATMUL(name, type, 4, 1)          \
+#define LUCE_MATMULS(name, type, values)                                                                        \
+  LUCE_GLOBAL_WITHIN(matmul_##name##_row, kMatmulThreads, kFittingBlocks)(const __grid_constant__ MatmulArgs a, \
+                                                                          uint32_t *) {                         \
+    matmul_row<type>(a);                                                                                        \
+  }                                                                                                             \
+  LUCE_MATMUL(name, type, 4, values)                                                                            \
+  LUCE_MATMUL(name, type, 8, values)                                                                            \
+  LUCE_MATMUL(name, type, 4, 1)                                                                                 \
   LUCE_MATMUL(name, type, 8, 1)
 LUCE_MATMULS(f32, LUCE_F32, 4)
 LUCE_MATMULS(f16, LUCE_F16, 8)
 LUCE_MATMULS(bf16, LUCE_BF16, 8)
 
+bool is_one_wide_row(const luce_matmul_args &a) {
+  return a.x.ne[1] == 1 && is_wide(a);
+}
+
+int row_kernel(int32_t type) {
+  return type == LUCE_F32 ? kernel_matmul_f32_row : type == LUCE_F16 ? kernel_matmul_f16_row : kernel_matmul_bf16_row;
+}
+
 void launch_matmul_rows(const luce_matmul_args &a, Launcher &launcher) {
   const int64_t n = a.x.ne[1];
-  const int size = n <= 1 ? 0 : n <= 4 ? 1 : 2;
-  constexpr int kTokens[] = {1, 4, 8};
-  // The same for any number of rows: it depends on K alone, as buffers and files are laid out.
-  const bool is_wide = a.weight.ne[0] % 8 == 0 && is_aligned(a.weight) && is_aligned(a.x);
-  int id = a.weight.type == LUCE_F32   ? kernel_matmul_f32_1_4
-           : a.weight.type == LUCE_F16 ? kernel_matmul_f16_1_8
-                                       : kernel_matmul_bf16_1_8;
-  id += (is_wide ? 0 : 3) + size;
-  const dim3 grid(blocks_of(a.weight.ne[1], kWarps), blocks_of(n, kTokens[size]));
-  launcher(id, grid, kWarps * kLanes, 0, a);
+  const int size = n <= 4 ? 0 : 1, tokens = n <= 4 ? 4 : 8;
+  const int id = row_kernel(a.weight.type) + 1 + size + (is_wide(a) ? 0 : 2);  // in kernels.def they follow each other
+  launcher(id, dim3(blocks_of(a.weight.ne[1], kWarps), blocks_of(n, tokens)), kWarps * kLanes, 0, a);
 }
 
 }  // namespace luce

@@ -30,9 +30,13 @@ struct UnitCodes {
 
   uint32_t low[P::low_words], high[kHigh];
 
+  // From global memory, once.
   LUCE_DEVICE void load(const uint8_t *unit, int lane) {
-    load_words(unit, lane, low);
-    if constexpr (P::high_words > 0) load_words(unit + P::low_words * 4 * kLanes, lane, high);
+    take(unit, lane, [](auto *p) { return load_weights(p); });
+  }
+  // From shared memory.
+  LUCE_DEVICE void read(const uint8_t *unit, int lane) {
+    take(unit, lane, [](auto *p) { return *p; });
   }
 
   LUCE_DEVICE void clear() {
@@ -60,18 +64,24 @@ struct UnitCodes {
   }
 
  private:
-  template <int n>
-  LUCE_DEVICE static void load_words(const uint8_t *from, int lane, uint32_t (&words)[n]) {
+  template <class Load>
+  LUCE_DEVICE void take(const uint8_t *unit, int lane, Load load) {
+    take_words(unit, lane, low, load);
+    if constexpr (P::high_words > 0) take_words(unit + P::low_words * 4 * kLanes, lane, high, load);
+  }
+
+  template <int n, class Load>
+  LUCE_DEVICE static void take_words(const uint8_t *from, int lane, uint32_t (&words)[n], Load load) {
     if constexpr (n % 4 == 0) {
 #pragma unroll
       for (int i = 0; i < n; i += 4) {
-        const uint4 w = load_weights(reinterpret_cast<const uint4 *>(from + word_offset(n, i, lane)));
+        const uint4 w = load(reinterpret_cast<const uint4 *>(from + word_offset(n, i, lane)));
         words[i] = w.x, words[i + 1] = w.y, words[i + 2] = w.z, words[i + 3] = w.w;
       }
     } else {
 #pragma unroll
       for (int i = 0; i < n; ++i) {
-        words[i] = load_weights(reinterpret_cast<const uint32_t *>(from + word_offset(n, i, lane)));
+        words[i] = load(reinterpret_cast<const uint32_t *>(from + word_offset(n, i, lane)));
       }
     }
   }
@@ -147,21 +157,22 @@ struct LaneScales {
 
   uint32_t d[2][kWords], sub[2];
 
-  LUCE_DEVICE void load(const uint8_t *tile, int group, int n_units, int lane) {
+  // From shared memory, where the group lies with n_units of its units.
+  LUCE_DEVICE void read(const uint8_t *group, int n_units, int lane) {
     const int t = lane % 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = lane / 4 + 8 * i;
       if constexpr (P::is_super) {
-        const uint8_t *scales = tile + int64_t{group} * P::bytes + P::code_bytes;
-        d[i][0] = load_d(scales + P::d_bytes * r);
-        sub[i] = load_weights(reinterpret_cast<const uint32_t *>(scales + kTileRows * P::d_bytes + 16 * r) + t);
+        const uint8_t *scales = group + P::code_bytes;
+        d[i][0] = read_d(scales + P::d_bytes * r);
+        sub[i] = *reinterpret_cast<const uint32_t *>(scales + kTileRows * P::d_bytes + 16 * r + 4 * t);
       } else {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const int u = group * 4 + 2 * h + t / 2;
-          const uint8_t *scales = tile + int64_t{u} * P::bytes + P::code_bytes;
-          d[i][h] = u < n_units ? load_d(scales + P::d_bytes * r + t % 2 * (P::d_bytes / 2)) : 0;
+          const int u = 2 * h + t / 2;
+          const uint8_t *scales = group + u * P::bytes + P::code_bytes;
+          d[i][h] = u < n_units ? read_d(scales + P::d_bytes * r + t % 2 * (P::d_bytes / 2)) : 0;
         }
       }
     }
@@ -175,8 +186,8 @@ struct LaneScales {
 
  private:
   // d alone, or d and m.
-  LUCE_DEVICE static uint32_t load_d(const uint8_t *p) {
-    if constexpr (P::f.mins) return load_weights(reinterpret_cast<const uint32_t *>(p));
+  LUCE_DEVICE static uint32_t read_d(const uint8_t *p) {
+    if constexpr (P::f.mins) return *reinterpret_cast<const uint32_t *>(p);
     return *reinterpret_cast<const uint16_t *>(p);
   }
 };

@@ -11,8 +11,14 @@ LUCE_DEVICE void quantize_four(float4 x, uint8_t *out, int64_t K, int k, bool is
   float most = fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
 #pragma unroll
   for (int lanes = 4; lanes > 0; lanes /= 2) most = fmaxf(most, shuffle_xor(most, lanes));
-  const float d = most / 127, divisor = d > 0 ? d : 1.0f;
-  const auto code = [=](float v) { return __float2int_rn(fminf(fmaxf(v / divisor, -127.0f), 127.0f)); };
+  // v / d, rounded as a division is, from one reciprocal: the remainder corrects it. Both are scaled where that is no
+  // normal number.
+  const float d = most / 127, up = d < 1e-30f ? 0x1p96f : 1.0f, divisor = d > 0 ? d * up : 1.0f;
+  const float reciprocal = reciprocal_of(divisor);
+  const auto code = [=](float v) {
+    const float near = v * up * reciprocal, quotient = fmaf(fmaf(-near, divisor, v * up), reciprocal, near);
+    return __float2int_rn(fminf(fmaxf(quotient, -127.0f), 127.0f));
+  };
   const int q[4] = {code(x.x), code(x.y), code(x.z), code(x.w)};
   int sum = q[0] + q[1] + q[2] + q[3];
   sum += shuffle_xor(sum, 1);

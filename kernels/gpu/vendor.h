@@ -35,11 +35,57 @@ LUCE_DEVICE uint32_t load_weights(const uint32_t *p) {
   return __ldcs(p);
 }
 
+// What another block of this launch wrote: from where all see it.
+LUCE_DEVICE float load_fresh(const float *p) {
+  return __ldcg(p);
+}
+
+// Copies 16 bytes to shared memory, which are there once the thread has waited for them; before Ampere at once. Copies
+// are waited for in groups: commit_copies() ends one, wait_for_copies<n>() waits for all groups but the last n.
+LUCE_DEVICE void copy_async(void *to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+#else
+  *static_cast<uint4 *>(to) = *static_cast<const uint4 *>(from);
+#endif
+}
+// The same for weights, which are read once: they should not push others out of the cache.
+LUCE_DEVICE void copy_weights_async(void *to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from), "l"(policy)
+               : "memory");
+#else
+  *static_cast<uint4 *>(to) = load_weights(static_cast<const uint4 *>(from));
+#endif
+}
+LUCE_DEVICE void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int n>
+LUCE_DEVICE void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+#endif
+}
+
 constexpr int kLineBytes = 128;  // of the cache
 
 // Asks for the line that holds p, before it is needed.
 LUCE_DEVICE void prefetch(const void *p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+// 1 / x, rounded to nearest.
+LUCE_DEVICE float reciprocal_of(float x) {
+  return __frcp_rn(x);
 }
 
 LUCE_DEVICE float shuffle_xor(float x, int lanes) {

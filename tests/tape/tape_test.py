@@ -65,6 +65,16 @@ def test_one_launch_does_not_use_memory_again() -> None:
     assert len(set(tape.plan_activations()[0].values())) == 4
 
 
+def test_a_row_in_the_making_is_not_written_over_by_what_meets_it() -> None:
+    """Where a device makes the row in each block of the matmul, one of them may still read what it is made from."""
+    tape = Tape()
+    x, q, out = (tape.claim(name, "F32", 64, 9, rows=None) for name in ("x", "q", "out"))
+    tape.append("softcap", None, ["out"], x=make_value("input", "input", "F32", 64, 9), out=x)
+    tape.append("quantize", None, ["out"], x=x, out=q)
+    tape.append("matmul", None, ["out"], x=q, out=out)
+    assert len(set(tape.plan_activations()[0].values())) == 3
+
+
 @pytest.mark.parametrize(
     ("dtype", "kv_type", "n_embd"),
     [

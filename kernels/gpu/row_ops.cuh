@@ -1,0 +1,177 @@
+// row_ops.cuh: ops whose row i needs row i alone, as a block of row_chain.cu does them: rms_norm, add, glu, quantize,
+// rope, kv_write.
+#pragma once
+
+#include "cells.cuh"
+#include "quantize.cuh"
+#include "row_source.cuh"
+
+namespace luce {
+
+constexpr int kMostOps = 6;
+constexpr int kShortest = 256;  // longer vectors are normed by the whole block
+
+// Vectors of floats [D, H, n], or one for all; strides are bytes. Kernels read their arguments from memory at each
+// launch, so they get what they need and no more.
+struct Vectors {
+  char *data;
+  int64_t row;
+  int32_t head, D, H;
+
+  LUCE_DEVICE float *at(int h, int i) const { return reinterpret_cast<float *>(data + i * row + int64_t{h} * head); }
+};
+
+struct RowOp {
+  int32_t op;    // luce_op
+  int32_t mode;  // of rope; of glu the activation
+  float eps;     // of rms_norm
+  Vectors x, y;  // y: the norm's weight, what is added, what is gated, the angles, or kv_write's values; null: none
+  Vectors out;
+};
+
+// Keys or values of the cache; strides are bytes.
+struct Pages {
+  uint8_t *data;
+  int64_t page;
+  int32_t cell, head, type, D;
+};
+
+struct KvWrite {
+  Pages k, v;
+  const int32_t *slots, *positions;
+  int32_t *cell_pos;
+  int32_t pos_page, page_size, n_pages;
+};
+
+struct RowChain {
+  const int32_t *n_rows;
+  int32_t bound, n_ops;
+  int32_t part;     // values of a row that a block does; 0: all
+  int32_t n_heads;  // blocks that share the heads of a row; 0: one has them all
+  KvWrite kv;       // of the op that writes to the cache
+  RowOp ops[kMostOps];
+};
+
+// Values of a row, or heads.
+struct Range {
+  int begin, end;
+};
+
+// A warp norms a short vector, lane by lane four values side by side of every 128.
+LUCE_DEVICE void do_short_norms(const RowOp &a, int i, Range heads) {
+  constexpr int kFours = kShortest / (4 * kLanes);
+  const int D = a.x.D, first = 4 * (threadIdx.x % kLanes);
+  const float *weight = a.y.at(0, 0);
+#pragma unroll 1
+  for (int h = heads.begin + threadIdx.x / kLanes; h < heads.end; h += kRowBlock / kLanes) {
+    float4 x[kFours];
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kFours; ++j) {
+      x[j] = load_four(a.x.at(h, i), first + 4 * kLanes * j, D);
+      sum = add_squares(sum, x[j]);
+    }
+    const float scale = scale_of_norm(sum_of_warp(sum), D, a.eps);
+#pragma unroll
+    for (int j = 0; j < kFours; ++j) {
+      const int k = first + 4 * kLanes * j;
+      const float4 y = normed(x[j], scale);
+      store_four(a.out.at(h, i), k, D, weight ? times(y, load_four(weight, k, D)) : y);
+    }
+  }
+}
+
+// The same sum for a longer vector as RowMaker's, four by four of every 1024.
+LUCE_DEVICE void do_norm(const RowOp &a, int i, Range heads, float *room) {
+  const int D = a.x.D;
+  if (D <= kShortest) return do_short_norms(a, i, heads);
+  const float *weight = a.y.at(0, 0);
+#pragma unroll 1
+  for (int h = heads.begin; h < heads.end; ++h) {
+    float sum = 0;
+#pragma unroll 1
+    for (int k = 4 * threadIdx.x; k < D; k += kRowStep) sum = add_squares(sum, load_four(a.x.at(h, i), k, D));
+    const float scale = scale_of_norm(sum_of_block(sum, room), D, a.eps);
+#pragma unroll 1
+    for (int k = 4 * threadIdx.x; k < D; k += kRowStep) {
+      const float4 y = normed(load_four(a.x.at(h, i), k, D), scale);
+      store_four(a.out.at(h, i), k, D, weight ? times(y, load_four(weight, k, D)) : y);
+    }
+  }
+}
+
+LUCE_DEVICE void do_add(const RowOp &a, int i, Range columns) {
+#pragma unroll 1
+  for (int k = columns.begin + 4 * threadIdx.x; k < columns.end; k += kRowStep) {
+    const float4 v = load_four(a.x.at(0, i), k, columns.end), w = load_four(a.y.at(0, i), k, columns.end);
+    store_four(a.out.at(0, i), k, columns.end, {v.x + w.x, v.y + w.y, v.z + w.z, v.w + w.w});
+  }
+}
+
+LUCE_DEVICE void do_glu(const RowOp &a, int i, Range columns) {
+#pragma unroll 1
+  for (int k = columns.begin + 4 * threadIdx.x; k < columns.end; k += kRowStep) {
+    const float4 gate = load_four(a.x.at(0, i), k, columns.end), up = load_four(a.y.at(0, i), k, columns.end);
+    store_four(a.out.at(0, i), k, columns.end, gated(gate, up, a.mode));
+  }
+}
+
+LUCE_DEVICE void do_quantize(const RowOp &a, int i, Range columns) {
+  uint8_t *out = reinterpret_cast<uint8_t *>(a.out.at(0, i));
+  // Whole warps, since lanes look at each other; those beyond the end write nothing.
+#pragma unroll 1
+  for (int first = columns.begin; first < columns.end; first += kRowStep) {
+    const int k = first + 4 * threadIdx.x;
+    if (k - 4 * static_cast<int>(threadIdx.x % kLanes) >= columns.end) break;
+    quantize_four(load_four(a.x.at(0, i), k, columns.end), out, a.x.D, k, k < columns.end);
+  }
+}
+
+// A thread turns pairs, and reads one before it writes it: out may be x.
+LUCE_DEVICE void do_rope(const RowOp &a, int i, Range heads) {
+  const int D = a.x.D, H = heads.end - heads.begin, half = a.y.D / 2, rest = D - 2 * half;
+  const float *angles = a.y.at(0, i);
+  const bool is_neox = a.mode == LUCE_ROPE_NEOX;
+#pragma unroll 1
+  for (int u = threadIdx.x; u < H * half; u += kRowBlock) {
+    const int h = heads.begin + u / half, p = u % half;
+    const float *x = a.x.at(h, i);
+    float *out = a.out.at(h, i);
+    const int first = is_neox ? p : 2 * p, second = is_neox ? p + half : 2 * p + 1;
+    const float v = x[first], w = x[second], cosine = angles[2 * p], sine = angles[2 * p + 1];
+    out[first] = v * cosine - w * sine;
+    out[second] = v * sine + w * cosine;
+  }
+#pragma unroll 1
+  for (int u = threadIdx.x; u < H * rest; u += kRowBlock) {
+    const int h = heads.begin + u / rest, k = 2 * half + u % rest;
+    a.out.at(h, i)[k] = a.x.at(h, i)[k];
+  }
+}
+
+// A warp stores 32 values of one head at a time.
+LUCE_DEVICE void do_kv_write(const RowOp &a, const KvWrite &kv, int i, Range heads, uint32_t *fault) {
+  const int slot = kv.slots[i];
+  if (slot == -1) return;
+  if (slot < 0 || slot >= int64_t{kv.page_size} * kv.n_pages) return set_fault(fault, LUCE_FAULT_PAGE);
+  const int page = slot / kv.page_size, c = slot % kv.page_size;
+  const int H = heads.end - heads.begin, lane = threadIdx.x % kLanes;
+  const auto store = [&](const Vectors &from, const Pages &to) {
+    const int pieces = (to.D + kLanes - 1) / kLanes;
+#pragma unroll 1
+    for (int u = threadIdx.x / kLanes; u < H * pieces; u += kRowBlock / kLanes) {
+      const int h = heads.begin + u / pieces, k = u % pieces * kLanes;
+      const bool is_there = k + lane < to.D;
+      const float x = is_there ? from.at(h, i)[k + lane] : 0.0f;
+      uint8_t *cell = to.data + page * to.page + int64_t{h} * to.head + int64_t{c} * to.cell;
+      store_cell(to.type, cell, k, x, is_there);
+    }
+  };
+#pragma unroll 1
+  for (int j = 0; j < 2; ++j) store(j == 0 ? a.x : a.y, j == 0 ? kv.k : kv.v);
+  if (threadIdx.x != 0 || heads.begin != 0) return;
+  char *positions = reinterpret_cast<char *>(kv.cell_pos) + int64_t{page} * kv.pos_page;
+  reinterpret_cast<int32_t *>(positions)[c] = kv.positions[i];
+}
+
+}  // namespace luce
