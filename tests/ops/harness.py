@@ -230,7 +230,7 @@ def prepare(context: Context, op: str, args: Args) -> tuple[Calls, list[Any]]:
     struct, keep = kernel_args(op, args)
     op_id = abi.Op[op.upper()]
     if op == "matmul":
-        keep.append(_pack(context, struct.weight))
+        keep.append(pack(context, struct.weight))
     n_bytes = context.workspace_bytes(op_id, struct)
     if n_bytes:
         whole = np.full(n_bytes + 2 * _GUARD_BYTES + 64, 0xFF, np.uint8)
@@ -240,7 +240,7 @@ def prepare(context: Context, op: str, args: Args) -> tuple[Calls, list[Any]]:
     return Calls([(op_id, struct)]), keep
 
 
-def _pack(context: Context, weight: abi.Tensor) -> Array:
+def pack(context: Context, weight: abi.Tensor) -> Array:
     """Packs a weight, if its type is packed, into the memory that it returns."""
     packed = np.full(context.packed_bytes(weight), 0xFF, np.uint8)
     if packed.size:
