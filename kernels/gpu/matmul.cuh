@@ -42,7 +42,7 @@ struct Place {
 struct Rest {
   float bias = 0, add = 0;
 
-  LUCE_DEVICE Rest() = default;
+  Rest() = default;
   LUCE_DEVICE Rest(const MatmulPart &part, int j, int token) {
     if (part.bias) bias = part.bias[j];
     if (part.add) add = row_of(part.add, part.add_stride, token)[j];
