@@ -1,8 +1,9 @@
 """What is not a kernel, measured with a model of no cost: `python -m tests.bench.overhead`.
 
 Engine: the gap from one launch's end to the next one's begin, in an engine whose kernels return at once. Front: CPU
-time of the daemon's process for each token, with an engine that says one token a request and step at a steady pace,
-and clients in a third process that read them.
+time of the daemon's process for each token, with an engine that says one token a request and step at a steady pace
+(at a slow one a token costs more: the processor has gone idle before it), and clients in a third process that read
+them.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ def _cpu_s(pid: int) -> float:
 
 @click.command(help=__doc__)
 @click.option("--requests", default="1,16", show_default=True, help="Requests, or clients, at once.")
-@click.option("--rate", default=100.0, show_default=True, help="Steps a second that the front is given.")
+@click.option("--rate", default=1000.0, show_default=True, help="Steps a second that the front is given.")
 @click.option("--steps", default=1000, show_default=True, help="Steps that are measured.")
 @click.option("--front", type=click.Path(path_type=Path), hidden=True)
 @click.option("--engine", is_flag=True, hidden=True)

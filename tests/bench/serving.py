@@ -67,9 +67,13 @@ def luced(model: Path, n_threads: int, run: Run) -> Iterator[tuple[Ask, int]]:
 
             def ask(prompt: str) -> Iterator[object]:
                 with luce.Client(str(socket)) as client:
-                    for event in client.complete(prompt, model="bench", max_tokens=N_TOKENS, ignore_eos=True).events():
+                    stream = client.complete(prompt, model="bench", max_tokens=N_TOKENS, ignore_eos=True)
+                    n_left = N_TOKENS
+                    for event in stream.events():
                         if isinstance(event, luce.Text):
+                            n_left -= len(event.tokens)
                             yield from event.tokens
+                    yield from range(n_left)  # the last may have no text, which no event tells of
 
             yield ask, daemon.pid
         finally:
