@@ -130,6 +130,14 @@ struct Making {
   int n_ops = 0;
   const luce_tensor *row = nullptr;
   const int32_t *n_rows = nullptr;
+
+  // With an op that makes floats.
+  void begin(const luce_tensor &out, const int32_t *rows) {
+    source.made = static_cast<float *>(out.data);
+    row = &out;
+    n_rows = rows;
+    n_ops = 1;
+  }
 };
 
 Making read_making(const luce_call *calls, int n_calls) {
@@ -140,20 +148,14 @@ Making read_making(const luce_call *calls, int n_calls) {
     m.source.x = static_cast<const float *>(a.x.data);
     m.source.weight = static_cast<const float *>(a.weight.data);
     m.source.eps = a.eps;
-    m.source.made = static_cast<float *>(a.out.data);
-    m.row = &a.out;
-    m.n_rows = a.n_rows;
-    m.n_ops = 1;
+    m.begin(a.out, a.n_rows);
   } else if (calls->op == LUCE_OP_glu) {
     const auto &a = *static_cast<const luce_glu_args *>(calls->args);
     if (a.out.ne[1] != 1) return m;
     m.source.x = static_cast<const float *>(a.gate.data);
     m.source.up = static_cast<const float *>(a.up.data);
     m.source.activation = a.activation;
-    m.source.made = static_cast<float *>(a.out.data);
-    m.row = &a.out;
-    m.n_rows = a.n_rows;
-    m.n_ops = 1;
+    m.begin(a.out, a.n_rows);
   }
   if (n_calls <= m.n_ops || calls[m.n_ops].op != LUCE_OP_quantize) return m;
   const auto &a = *static_cast<const luce_quantize_args *>(calls[m.n_ops].args);

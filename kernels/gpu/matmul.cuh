@@ -24,7 +24,7 @@ struct MatmulArgs {
   MatmulPart parts[kMostParts];
   RowSource source;  // of one row: x is made by every block, and what is in memory is not read
 
-  int n_tiles() const { return parts[n_parts - 1].end_tile; }
+  constexpr int n_tiles() const { return parts[n_parts - 1].end_tile; }
 };
 
 // Which part of a launch a tile belongs to, and its number there.

@@ -82,15 +82,14 @@ struct Feed {
     const int n_groups = (n_units + kUnits - 1) / kUnits;
     begin = group = n_groups * warp / kWarps;
     end = n_groups * (warp + 1) / kWarps;
-    tile = begin < end ? blockIdx.x : n_tiles();
+    tile = begin < end ? blockIdx.x : a.n_tiles();
     find();
   }
 
-  LUCE_DEVICE int n_tiles() const { return a.parts[a.n_parts - 1].end_tile; }
   LUCE_DEVICE int units_of(int group) const { return min(kUnits, n_units - group * kUnits); }
 
   LUCE_DEVICE void next(uint8_t *stage, int lane) {
-    if (tile < n_tiles()) {
+    if (tile < a.n_tiles()) {
       const uint8_t *from = weight + int64_t{group} * kGroupBytes;
       const int n_bytes = units_of(group) * P::bytes;
 #pragma unroll
@@ -108,7 +107,7 @@ struct Feed {
 
  private:
   LUCE_DEVICE void find() {
-    if (tile >= n_tiles()) return;
+    if (tile >= a.n_tiles()) return;
     const Place place(a, tile);
     weight = place.part->weight + place.tile * P::tile_bytes(a.K);
   }
@@ -161,7 +160,7 @@ LUCE_DEVICE void matmul_one(const MatmulArgs &a) {
   const Activation x = {row, a.K};
   int stage = 0, half = 0;
 #pragma unroll 1
-  for (int tile = blockIdx.x; tile < feed.n_tiles(); tile += gridDim.x, half ^= 1) {
+  for (int tile = blockIdx.x; tile < a.n_tiles(); tile += gridDim.x, half ^= 1) {
     const Place place(a, tile);
     const int r = threadIdx.x, j = place.tile * kTileRows + r;
     const bool puts = r < kTileRows && j < place.part->N && n > 0;

@@ -122,10 +122,8 @@ struct RowFeed {
 
   LUCE_DEVICE RowFeed(const MatmulArgs &a, int lane) : a(a), lane(lane) { find(); }
 
-  LUCE_DEVICE int n_tiles() const { return a.parts[a.n_parts - 1].end_tile; }
-
   LUCE_DEVICE void next(uint4 *stage) {
-    if (tile < n_tiles()) {
+    if (tile < a.n_tiles()) {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         const int at = k + i * kStep + lane * kValues;
@@ -142,7 +140,7 @@ struct RowFeed {
 
  private:
   LUCE_DEVICE void find() {
-    if (tile >= n_tiles()) return;
+    if (tile >= a.n_tiles()) return;
     const Place place(a, tile);
     const int j = min(place.tile * kRowTile + static_cast<int>(threadIdx.x) / kLanes, place.part->N - 1);
     weight = reinterpret_cast<const Value *>(place.part->weight + j * place.part->weight_stride);
@@ -181,7 +179,7 @@ LUCE_DEVICE void matmul_row(const MatmulArgs &a) {
   __syncthreads();
   int stage = 0;
 #pragma unroll 1
-  for (int tile = blockIdx.x; tile < feed.n_tiles(); tile += gridDim.x) {
+  for (int tile = blockIdx.x; tile < a.n_tiles(); tile += gridDim.x) {
     const Place place(a, tile);
     const int j = place.tile * kRowTile + warp;
     const bool puts = lane == 0 && j < place.part->N && n > 0;
