@@ -91,9 +91,7 @@ class Scheduler:
 
     def expire(self, now: float) -> float | None:
         """Takes the pages of those that have been paused for too long; when the next one will have been."""
-        if not (paused := self._running.paused()):
-            return None
-        for sequence in paused:
+        for sequence in self._running.paused():
             if sequence.request.keep_until_s <= now:
                 self._preempt(sequence)
         return min((s.request.keep_until_s for s in self._running.paused()), default=None)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from luced.config import Config
@@ -23,7 +24,6 @@ class Child:
     def __init__(self, process: subprocess.Popen[bytes], link: socket.socket) -> None:
         self.process = process
         self._link = link
-        self._stream: trio.SocketStream | None = None
 
     @classmethod
     def start(cls, command: Callable[[int], Sequence[str]], stdout: int, stderr: int | None = None) -> Self:
@@ -45,13 +45,11 @@ class Child:
                 raise
         return cls(process, ours)
 
-    @property
+    @cached_property
     def stream(self) -> trio.SocketStream:
         import trio
 
-        if self._stream is None:
-            self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(self._link))
-        return self._stream
+        return trio.SocketStream(trio.socket.from_stdlib_socket(self._link))
 
     async def wait(self) -> int:
         """Its exit status (negative: the signal)."""
