@@ -175,7 +175,7 @@ def _open(*, for_writing: bool = False) -> Iterator[sqlite3.Connection]:
             yield database
         finally:
             database.close()
-    except (OSError, RuntimeError, sqlite3.Error) as error:
+    except (OSError, RuntimeError, sqlite3.Error, UnicodeError) as error:  # SQLite quotes a damaged schema as it is
         reason = error.strerror or error if isinstance(error, OSError) else error
         if str(reason) == "interrupted":
             reason = "it cannot be read in a reasonable time, it may be damaged"
