@@ -39,7 +39,7 @@ def _facts(path: Path, mtime_ns: int, size: int) -> Facts:
             architecture,
             _quantisation(file),
             sum(math.prod(tensor.dims) for tensor in file.tensors.values()),
-            file.metadata.int(f"{architecture}.context_length", 0),
+            file.metadata.count(f"{architecture}.context_length", 0),
         )
 
 

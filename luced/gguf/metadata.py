@@ -139,6 +139,16 @@ class Metadata(Mapping[str, Any]):
         """`n` integers (None: as many as there are); a scalar stands for n equal ones."""
         return self._list(key, builtins.int, n, default)
 
+    def count(self, key: builtins.str, default: builtins.int | None = None) -> builtins.int:
+        """An integer that is not negative."""
+        return self._check_counts(key, [self.int(key, default)])[0]
+
+    def counts(
+        self, key: builtins.str, n: builtins.int | None = None, default: builtins.int | None = None
+    ) -> list[builtins.int]:
+        """Integers that are not negative."""
+        return self._check_counts(key, self.ints(key, n, default))
+
     def floats(self, key: builtins.str, n: builtins.int | None = None) -> list[builtins.float]:
         return self._list(key, builtins.float, n, None)
 
@@ -161,6 +171,11 @@ class Metadata(Mapping[str, Any]):
             raise bad_file(self._path, f"must be a list of {kind.__name__}, not {_describe(value)}", key=key)
         if n is not None and len(values) != n:
             raise bad_file(self._path, f"must have {n} values, has {len(values)}", key=key)
+        return values
+
+    def _check_counts(self, key: builtins.str, values: list[builtins.int]) -> list[builtins.int]:
+        if (least := min(values, default=0)) < 0:
+            raise bad_file(self._path, f"is {least}, which is negative", key=key)
         return values
 
     def _get(self, key: builtins.str, default: Any) -> Any:

@@ -57,10 +57,10 @@ class Details:
 
 def spec(m: Metadata, n_vocab: int) -> Spec:
     s = read_spec(m, n_vocab, read_routing(m, "deepseek4", gating=Gating.SQRT_SOFTPLUS, normed=True))
-    if m.int("deepseek4.nextn_predict_layers", 0):  # published in a file of their own, which speculation will read
+    if m.count("deepseek4.nextn_predict_layers", 0):  # published in a file of their own, which speculation will read
         what = "deepseek4 with blocks of multi-token prediction among its own is not supported"
         raise ModelError("unsupported_model", what, "take a file without them")
-    ratios = m.ints("deepseek4.attention.compress_ratios")[: s.n_layer]
+    ratios = m.counts("deepseek4.attention.compress_ratios")[: s.n_layer]
     if len(ratios) < s.n_layer or not set(ratios) <= {0, SPARSE, HEAVY} or set(ratios) == {0} or s.routing is None:
         raise m.bad(f"compress_ratios are {ratios} for {s.n_layer} layers with experts")
     for size in ("attention.q_lora_rank", "attention.output_lora_rank", "attention.indexer.head_count"):
@@ -71,19 +71,19 @@ def spec(m: Metadata, n_vocab: int) -> Spec:
     d = Details(
         ratios,
         replace(s.rope, base=m.float("deepseek4.attention.compress_rope_freq_base"), yarn_magnitude=1.0),
-        m.int("deepseek4.attention.indexer.top_k", 0),
-        m.int("deepseek4.attention.output_group_count"),
-        m.int("deepseek4.hyper_connection.count"),
-        m.int("deepseek4.hyper_connection.sinkhorn_iterations"),
+        m.count("deepseek4.attention.indexer.top_k", 0),
+        m.count("deepseek4.attention.output_group_count"),
+        m.count("deepseek4.hyper_connection.count"),
+        m.count("deepseek4.hyper_connection.sinkhorn_iterations"),
         m.float("deepseek4.hyper_connection.epsilon"),
-        m.int("deepseek4.hash_layer_count", 0),
+        m.count("deepseek4.hash_layer_count", 0),
         m.floats(limit, s.n_layer),
         m.floats(shared if shared in m else limit, s.n_layer),
     )
-    index_dim = m.int("deepseek4.attention.indexer.key_length", 0)
+    index_dim = m.count("deepseek4.attention.indexer.key_length", 0)
     if min(d.n_groups, d.n_streams, d.n_rounds) < 1 or (SPARSE in ratios and min(index_dim, d.top_k) < 1):
         raise m.bad(f"{d.n_groups} groups, {d.n_streams} streams, {d.n_rounds} rounds, {d.top_k} cells of {index_dim}")
-    groups = cell_groups(ratios, s.head_dim, index_dim, m.int("deepseek4.attention.sliding_window"))
+    groups = cell_groups(ratios, s.head_dim, index_dim, m.count("deepseek4.attention.sliding_window"))
     return replace(s, rope=Rope(s.rope.n_rot, s.rope.base), groups=groups, details=d)
 
 

@@ -26,7 +26,7 @@ def spec(m: Metadata, n_vocab: int) -> Spec:
         attention_softcap=m.float("gemma2.attn_logit_softcapping", 50.0),
         final_softcap=m.float("gemma2.final_logit_softcapping", 30.0),
     )
-    return s.with_windows(m.int("gemma2.attention.sliding_window", 4096), [i % 2 == 0 for i in range(s.n_layer)])
+    return s.with_windows(m.count("gemma2.attention.sliding_window", 4096), [i % 2 == 0 for i in range(s.n_layer)])
 
 
 def build(t: Tape, s: Spec, w: Weights, b: Batch) -> Value:

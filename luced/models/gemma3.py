@@ -22,7 +22,7 @@ PERIOD = 6  # every sixth layer sees the whole context
 
 def spec(m: Metadata, n_vocab: int) -> Spec:
     s = read_spec(m, n_vocab)
-    window = m.int("gemma3.attention.sliding_window", 0)
+    window = m.count("gemma3.attention.sliding_window", 0)
     windowed = read_pattern(m, "gemma3", s.n_layer, PERIOD)
     if s.n_layer == 62:  # the 27B model, whose scale no key tells
         s = replace(s, attention_scale=(s.n_embd / s.n_heads[0]) ** -0.5)

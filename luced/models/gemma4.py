@@ -38,16 +38,16 @@ from luced.tape import Tape
 def spec(m: Metadata, n_vocab: int) -> Spec:
     s = read_spec(m, n_vocab, read_routing(m, "gemma4", normed=True))
     windowed = m.bools("gemma4.attention.sliding_window_pattern", s.n_layer)
-    head_dim = m.int("gemma4.attention.key_length_swa", s.head_dim)
-    head_dim_v = m.int("gemma4.attention.value_length_swa", s.head_dim_v)
-    near = Rope(m.int("gemma4.rope.dimension_count_swa", head_dim), m.float("gemma4.rope.freq_base_swa", 10000.0))
-    m.int("gemma4.embedding_length_per_layer_input", 0)  # the shape of per_layer_proj_norm says it
-    n_own = s.n_layer - m.int("gemma4.attention.shared_kv_layers", 0)
+    head_dim = m.count("gemma4.attention.key_length_swa", s.head_dim)
+    head_dim_v = m.count("gemma4.attention.value_length_swa", s.head_dim_v)
+    near = Rope(m.count("gemma4.rope.dimension_count_swa", head_dim), m.float("gemma4.rope.freq_base_swa", 10000.0))
+    m.count("gemma4.embedding_length_per_layer_input", 0)  # the shape of per_layer_proj_norm says it
+    n_own = s.n_layer - m.count("gemma4.attention.shared_kv_layers", 0)
     last = {windowed[i]: i for i in range(n_own)}  # the last layer of each kind with keys of its own
     if n_own < 1 or set(windowed) != set(last) or False not in last:
         raise m.bad(f"{s.n_layer - n_own} layers share the keys of those before them, which are not of both kinds")
     full = s.group("full", 0, [i for i in range(n_own) if not windowed[i]], s.head_dim, s.head_dim_v)
-    window = m.int("gemma4.attention.sliding_window")
+    window = m.count("gemma4.attention.sliding_window")
     return replace(
         s,
         attention_scale=1.0,

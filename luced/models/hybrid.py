@@ -40,11 +40,11 @@ def read_hybrid(m: Metadata, n_vocab: int, routing: Routing | None = None) -> Sp
     s = read_spec(m, n_vocab, routing)
     arch = s.architecture
     m.get(f"{arch}.rope.dimension_sections")  # of text all position streams are one
-    n_mtp = m.int(f"{arch}.nextn_predict_layers", 0)
+    n_mtp = m.count(f"{arch}.nextn_predict_layers", 0)
     if not 0 <= n_mtp < s.n_layer:
         raise m.bad(f"{n_mtp} of {s.n_layer} blocks cannot be for multi-token prediction")
     layers = range(s.n_layer - n_mtp)
-    interval = m.int(f"{arch}.full_attention_interval", INTERVAL)
+    interval = m.count(f"{arch}.full_attention_interval", INTERVAL)
     if interval < 1:
         raise m.bad(f"{arch}.full_attention_interval is {interval}")
     is_recurrent = [(i + 1) % interval != 0 for i in range(s.n_layer)]
@@ -65,9 +65,9 @@ def read_hybrid(m: Metadata, n_vocab: int, routing: Routing | None = None) -> Sp
 
 
 def _read_recurrent(m: Metadata, arch: str, layers: tuple[int, ...]) -> Recurrent:
-    n_k, n_v = m.int(f"{arch}.ssm.group_count"), m.int(f"{arch}.ssm.time_step_rank")
-    d_k, inner = m.int(f"{arch}.ssm.state_size"), m.int(f"{arch}.ssm.inner_size")
-    n_taps = m.int(f"{arch}.ssm.conv_kernel")
+    n_k, n_v = m.count(f"{arch}.ssm.group_count"), m.count(f"{arch}.ssm.time_step_rank")
+    d_k, inner = m.count(f"{arch}.ssm.state_size"), m.count(f"{arch}.ssm.inner_size")
+    n_taps = m.count(f"{arch}.ssm.conv_kernel")
     if min(n_k, n_v, d_k, inner) < 1 or n_v % n_k or inner % n_v or not 1 < n_taps <= MOST_TAPS:
         raise m.bad(f"{n_v} value heads of {inner} values, {n_k} key heads of {d_k}, a convolution over {n_taps}")
     return Recurrent(layers, n_k, n_v, d_k, inner // n_v, n_taps)

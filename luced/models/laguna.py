@@ -24,13 +24,13 @@ PERIOD = 4  # the first of four layers sees the whole context
 
 def spec(m: Metadata, n_vocab: int) -> Spec:
     s = read_spec(m, n_vocab, read_routing(m, "laguna", gating=Gating.SIGMOID, normed=True))
-    window = m.int("laguna.attention.sliding_window", 0)
+    window = m.count("laguna.attention.sliding_window", 0)
     windowed = read_pattern(m, "laguna", s.n_layer, PERIOD, full=0)
-    n_rot = m.int("laguna.rope.dimension_count_swa", s.head_dim)
+    n_rot = m.count("laguna.rope.dimension_count_swa", s.head_dim)
     near = Rope(n_rot, m.float("laguna.rope.freq_base_swa", s.rope.base))
     if n_rot % 2 or not 0 < n_rot <= s.head_dim or near.base <= 1:
         raise m.bad(f"rope of {n_rot} dimensions, base {near.base} on heads of {s.head_dim}")
-    m.int("laguna.leading_dense_block_count", 0)  # the weights say it
+    m.count("laguna.leading_dense_block_count", 0)  # the weights say it
     s = replace(s, rope_window=near, router_softcap=m.float("laguna.router_logit_softcapping", 0.0))
     return s.with_windows(window, [w and window > 0 for w in windowed])
 

@@ -54,7 +54,7 @@ def read_rope(m: Metadata, arch: str, head_dim: int, n_ctx: int) -> Rope:
     if kind not in ("none", "linear", "yarn"):
         raise ModelError("unsupported_model", f"rope scaling {kind!r} is not supported")
     factor = m.float(f"{arch}.rope.scaling.factor", m.float(f"{arch}.rope.scale_linear", 1.0))
-    n_rot = m.int(f"{arch}.rope.dimension_count", head_dim)
+    n_rot = m.count(f"{arch}.rope.dimension_count", head_dim)
     base = m.float(f"{arch}.rope.freq_base", 10000.0)
     if n_rot % 2 or not 0 < n_rot <= head_dim or factor <= 0 or base <= 1:
         raise m.bad(f"rope of {n_rot} dimensions, base {base}, factor {factor} on heads of {head_dim}")
@@ -71,7 +71,7 @@ def read_rope(m: Metadata, arch: str, head_dim: int, n_ctx: int) -> Rope:
         base,
         factor if kind != "none" else 1.0,
         kind == "yarn",
-        m.int(f"{arch}.rope.scaling.original_context_length", n_ctx),
+        m.count(f"{arch}.rope.scaling.original_context_length", n_ctx),
         m.float(f"{scaling}.attn_factor", 1.0),
         magnitude,
         beta_fast,

@@ -10,11 +10,11 @@ FLOOR = 2.0**-14  # below it a sum of weights is not divided by, as in llama.cpp
 
 def read_routing(m: Metadata, arch: str, *, gating: Gating = Gating.SOFTMAX, normed: bool = False) -> Routing | None:
     """None: the model has no experts. `gating` and `normed` hold where the file does not say."""
-    n_expert = m.int(f"{arch}.expert_count", 0)
-    n_used = m.int(f"{arch}.expert_used_count", 0)
-    n_groups = m.int(f"{arch}.expert_group_count", 0)
-    n_groups_used = m.int(f"{arch}.expert_group_used_count", n_groups)
-    kind = m.int(f"{arch}.expert_gating_func", 0) or gating
+    n_expert = m.count(f"{arch}.expert_count", 0)
+    n_used = m.count(f"{arch}.expert_used_count", 0)
+    n_groups = m.count(f"{arch}.expert_group_count", 0)
+    n_groups_used = m.count(f"{arch}.expert_group_used_count", n_groups)
+    kind = m.count(f"{arch}.expert_gating_func", 0) or gating
     scale = m.float(f"{arch}.expert_weights_scale", 0.0)
     normed = m.bool(f"{arch}.expert_weights_norm", normed)
     for size in ("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_shared_count"):

@@ -98,14 +98,14 @@ def read_spec(m: Metadata, n_vocab: int, routing: Routing | None = None) -> Spec
     arch = m.str("general.architecture")
     n_embd = _positive(m, f"{arch}.embedding_length")
     n_layer = _positive(m, f"{arch}.block_count", MAX_LAYERS)
-    n_heads = m.ints(f"{arch}.attention.head_count", n_layer)
+    n_heads = m.counts(f"{arch}.attention.head_count", n_layer)
     n_heads_kv = n_heads
     if f"{arch}.attention.head_count_kv" in m:
-        n_heads_kv = m.ints(f"{arch}.attention.head_count_kv", n_layer)
+        n_heads_kv = m.counts(f"{arch}.attention.head_count_kv", n_layer)
     for n, n_kv in zip(n_heads, n_heads_kv, strict=True):
         if not 0 < n_kv <= n or n % n_kv:
             raise m.bad(f"{n} heads cannot share {n_kv} key heads")
-    head_dim = m.int(f"{arch}.attention.key_length", n_embd // n_heads[0])
+    head_dim = m.count(f"{arch}.attention.key_length", n_embd // n_heads[0])
     n_ctx = _positive(m, f"{arch}.context_length")
     spec = Spec(
         architecture=arch,
@@ -116,20 +116,20 @@ def read_spec(m: Metadata, n_vocab: int, routing: Routing | None = None) -> Spec
         n_heads=tuple(n_heads),
         n_heads_kv=tuple(n_heads_kv),
         head_dim=head_dim,
-        head_dim_v=m.int(f"{arch}.attention.value_length", head_dim),
+        head_dim_v=m.count(f"{arch}.attention.value_length", head_dim),
         eps=m.float(f"{arch}.attention.layer_norm_rms_epsilon"),
         attention_scale=m.float(f"{arch}.attention.scale", 0.0) or head_dim**-0.5,
         rope=read_rope(m, arch, head_dim, n_ctx),
         groups=(),
         routing=routing,
-        pooling=POOLINGS.get(m.int(f"{arch}.pooling_type", 1), "mean"),
+        pooling=POOLINGS.get(m.count(f"{arch}.pooling_type", 1), "mean"),
     )
-    if routing is None and m.int(f"{arch}.expert_count", 0):
+    if routing is None and m.count(f"{arch}.expert_count", 0):
         raise ModelError("unsupported_model", f"{arch} with experts is not supported")
     if not m.bool(f"{arch}.attention.causal", True):
         raise ModelError("unsupported_model", f"{arch} without a causal mask is not supported")
-    m.int(f"{arch}.vocab_size", n_vocab)
-    m.ints(f"{arch}.feed_forward_length", n_layer, 0)  # the shapes of the weights say it
+    m.count(f"{arch}.vocab_size", n_vocab)
+    m.counts(f"{arch}.feed_forward_length", n_layer, 0)  # the shapes of the weights say it
     # Layers of several shapes are for their architecture to part into groups.
     return spec.with_windows(0, [False] * n_layer) if len(set(n_heads_kv)) == 1 else spec
 
@@ -139,12 +139,12 @@ def read_pattern(m: Metadata, arch: str, n_layer: int, period: int, full: int = 
     pattern = m.get(f"{arch}.attention.sliding_window_pattern", period)
     if isinstance(pattern, list):
         return m.bools(f"{arch}.attention.sliding_window_pattern", n_layer)
-    pattern = m.int(f"{arch}.attention.sliding_window_pattern", period)
+    pattern = m.count(f"{arch}.attention.sliding_window_pattern", period)
     return [i % pattern != full % pattern for i in range(n_layer)]
 
 
 def _positive(m: Metadata, key: str, most: int = (1 << 31) - 1) -> int:
-    value = m.int(key)
+    value = m.count(key)
     if not 0 < value <= most:
         raise m.bad(f"{key} is {value}")
     return value
