@@ -13,7 +13,7 @@ from luced.device.device import Device
 from luced.device.values import BLOCKS, ShapeError, Storage, aligned, n_bytes
 from luced.engine.plan import GroupSpec, kv_types
 from luced.engine.runner import Limits, Runner
-from luced.errors import ModelError
+from luced.errors import EngineError, ModelError
 from luced.gguf import digests
 from luced.gguf.reader import File, open_gguf
 from luced.models.spec import Group, Spec
@@ -71,7 +71,10 @@ def record(path: Path, device: Device, wants: Wants = DEFAULT) -> Runner:
     file = open_gguf(path)
     try:
         runner = _record(file, device, wants)
-        runner.memory = _ledger(runner)
+        try:
+            runner.memory = _ledger(runner)
+        except EngineError as error:  # the library looks at each call: what the ops have let through is not for it
+            raise ModelError("bad_model_file", f"{file.path}: {error}", file=str(file.path)) from error
     except BaseException:
         file.close()
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from luced.device.values import ShapeError, Value
+from luced.device.values import BLOCKS, ShapeError, Value
 from luced.tape import Tape
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
@@ -40,6 +40,7 @@ def for_weight(t: Tape, weight: Weight, x: Value) -> Value:
 
 
 def _quantize(t: Tape, x: Value) -> Value:
+    check(x.ne[0] % BLOCKS["Q8_A"][0] == 0, "quantize", x)
     out = t.claim(x.name + ".q8", "Q8_A", *x.ne, rows=x.rows)
     t.append("quantize", x.rows, ["out"], x=x, out=out)
     return out

@@ -21,6 +21,7 @@ from tests.gguf import builder
 
 GOLDENS = Path(__file__).parent.parent / "models" / "goldens"
 CACHE_BYTES = 1 << 22
+MAX_TENSOR_BYTES = 1 << 26
 INTEGERS = (0, 1, 2, 3, 5, 8, 31, 64, 100, 1 << 16, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, -1, -(1 << 63))
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 1e-30, 1e30, float("inf"), float("nan"))
 
@@ -123,9 +124,10 @@ def _change_tensor(tensors: dict[str, Tensor], choices: Choices) -> None:
 
 
 def _add(tensors: dict[str, Tensor], name: str, kind: str, dims: tuple[int, ...]) -> None:
-    """Of zeros, if such a tensor can be."""
+    """Of zeros, if such a tensor can be; one of gigabytes would tell of this process's memory alone."""
     with suppress(ValueError):
-        tensors[name] = (kind, dims, bytes(formats.n_bytes(kind, dims)))
+        if (n_bytes := formats.n_bytes(kind, dims)) <= MAX_TENSOR_BYTES:
+            tensors[name] = (kind, dims, bytes(n_bytes))
 
 
 def file_of(values: dict[str, Any], tensors: dict[str, Tensor], alignment: int = 32) -> bytes:
