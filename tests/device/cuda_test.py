@@ -61,6 +61,7 @@ def test_what_is_not_packed_is_copied_in_slices(runtime: FakeRuntime, monkeypatc
     data = bytes(range(256)) * 10
     weight = Storage("w", "weight", len(data), memoryview(data))
     assert list(device.bind(weight)) == [1024, 1024, 512]
+    runtime.cudaStreamSynchronize(1)
     assert string_at(weight.pointer, len(data)) == data
     device.close()
 

@@ -1,7 +1,8 @@
 """A CUDA device where there is none: the runtime's functions on memory of the host, the kernels of the CPU.
 
-As on a GPU, what is put on the stream while it is captured runs when the graph is launched, and an error that is no
-lack of memory stays: every later call gives it too.
+As on a GPU, what is put on the stream runs later, here as late as it can: when somebody waits for it. What is put there
+while it is captured runs when the graph is launched. An error that is no lack of memory stays: every later call gives
+it too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from luced.device import cuda, cuda_runtime, library, nvidia
+from luced.device import abi, cuda, cuda_runtime, library, nvidia
 from luced.device.library import Calls, Context
 
 MESSAGES = {0: b"no error", 2: b"out of memory", 46: b"devices unavailable", 700: b"illegal access", 999: b"unknown"}
@@ -40,6 +41,9 @@ class FakeRuntime:
         self.n_launches = 0
         self._lost = 0
         self._memory: dict[int, Any] = {}
+        self._stream: list[Call] = []  # what has not run
+        self._n_run = 0
+        self._events: dict[int, int] = {}  # how much of all that was put on the stream lies before each
         self._captured: list[Call] | None = None
         self._graphs: dict[int, list[Call]] = {}
 
@@ -66,9 +70,14 @@ class FakeRuntime:
         return 0, MESSAGES.get(error, b"?")
 
     def enqueue(self, call: Call) -> None:
-        if self._captured is not None:
-            self._captured.append(call)
-        else:
+        (self._stream if self._captured is None else self._captured).append(call)
+
+    def _run(self, end: int | None = None) -> None:
+        """What is on the stream, or as far as this."""
+        n = len(self._stream) if end is None else max(0, end - self._n_run)
+        calls, self._stream = self._stream[:n], self._stream[n:]
+        self._n_run += n
+        for call in calls:
             call()
 
     def _cudaGetDeviceCount(self) -> tuple[int]:  # noqa: N802
@@ -90,19 +99,23 @@ class FakeRuntime:
         return pointer
 
     def _cudaFree(self, pointer: int) -> tuple[()]:  # noqa: N802
+        self._run()
         self.free_bytes += len(self._memory.pop(pointer)) - 256
         return ()
 
     def _cudaFreeHost(self, pointer: int) -> tuple[()]:  # noqa: N802
+        self._run()
         del self._memory[pointer]
         return ()
 
     def _cudaMemsetAsync(self, pointer: int, value: int, n_bytes: int, stream: int) -> tuple[()]:  # noqa: N802
-        ctypes.memset(pointer, value, n_bytes)
+        self.enqueue(lambda: (ctypes.memset(pointer, value, n_bytes), None)[1])
         return ()
 
     def _cudaMemcpyAsync(self, to: int, source: int, n_bytes: int, kind: int, stream: int) -> tuple[()]:  # noqa: N802
-        self.enqueue(lambda: (ctypes.memmove(to, source, n_bytes), None)[1])
+        is_pinned = any(0 <= source - pointer < len(memory) - 255 for pointer, memory in self._memory.items())
+        data = source if is_pinned else ctypes.string_at(source, n_bytes)  # ordinary memory is read at once
+        self.enqueue(lambda: (ctypes.memmove(to, data, n_bytes), None)[1])
         return ()
 
     def _cudaStreamBeginCapture(self, stream: int, mode: int) -> tuple[()]:  # noqa: N802
@@ -120,12 +133,25 @@ class FakeRuntime:
 
     def _cudaGraphLaunch(self, graph: int, stream: int) -> tuple[()]:  # noqa: N802
         self.n_launches += 1
-        for call in self._graphs[graph]:
-            call()
+        self._stream += self._graphs[graph]
         return ()
 
     def _cudaEventCreateWithFlags(self, flags: int) -> tuple[int]:  # noqa: N802
-        return (1,)
+        event = len(self._events)
+        self._events[event] = 0
+        return (event,)
+
+    def _cudaEventRecord(self, event: int, stream: int) -> tuple[()]:  # noqa: N802
+        self._events[event] = self._n_run + len(self._stream)
+        return ()
+
+    def _cudaEventSynchronize(self, event: int) -> tuple[()]:  # noqa: N802
+        self._run(self._events[event])
+        return ()
+
+    def _cudaStreamSynchronize(self, stream: int) -> tuple[()]:  # noqa: N802
+        self._run()
+        return ()
 
     def _cudaStreamCreateWithFlags(self, flags: int) -> tuple[int]:  # noqa: N802
         return (1,)
@@ -133,8 +159,8 @@ class FakeRuntime:
     def _nothing(self, *args: Any) -> tuple[()]:
         return ()
 
-    _cudaSetDevice = _cudaStreamDestroy = _cudaStreamSynchronize = _nothing  # noqa: N815
-    _cudaEventRecord = _cudaEventSynchronize = _cudaGraphDestroy = _cudaGraphExecDestroy = _nothing  # noqa: N815
+    _cudaSetDevice = _cudaStreamDestroy = _nothing  # noqa: N815
+    _cudaEventDestroy = _cudaGraphDestroy = _cudaGraphExecDestroy = _nothing  # noqa: N815
 
 
 def install(patch: pytest.MonkeyPatch, runtime: FakeRuntime, root: Path) -> None:
@@ -146,6 +172,9 @@ def install(patch: pytest.MonkeyPatch, runtime: FakeRuntime, root: Path) -> None
 
         def run(self, calls: Calls) -> None:
             runtime.enqueue(lambda: super(FakeContext, self).run(calls))
+
+        def pack(self, weight: abi.Tensor, packed: int, row_begin: int, row_end: int) -> None:
+            runtime.enqueue(lambda: super(FakeContext, self).pack(weight, packed, row_begin, row_end))
 
     (root / "proc/driver/nvidia").mkdir(parents=True, exist_ok=True)
     (root / "proc/driver/nvidia/version").touch()
