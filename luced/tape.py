@@ -41,7 +41,7 @@ class Tape:
 
     def result(self, name: str, dtype: str, *ne: int, rows: Rows | None) -> Value:
         """A small value that the host reads after the step."""
-        return make_value(name, "host", dtype, *ne, rows=rows)
+        return make_value(name, "output", dtype, *ne, rows=rows)
 
     def once(self, x: Value, make: Callable[[], Value]) -> Value:
         """What `make` derives from x, made at its first use: x quantised for several matmuls."""

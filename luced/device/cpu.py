@@ -25,6 +25,7 @@ class Cpu:
     """Allocates, packs, compiles and runs. Everything it gave is freed by close()."""
 
     name = "cpu"
+    runs_ahead = False  # the host is the device
 
     def __init__(self, isa: str = "auto", n_threads: int = 0) -> None:
         """ModelError: no kernels, or no such instruction set here."""
@@ -72,6 +73,10 @@ class Cpu:
         memory: Array = np.ctypeslib.as_array((ctypes.c_uint8 * s.n_bytes).from_address(s.pointer))
         return array(value, memory)
 
+    def write(self, value: Value, row: int, data: bytes) -> None:
+        """The beginning of a row of a table or output."""
+        ctypes.memmove(value.storage.pointer + value.offset + row * value.nb[-1], data, len(data))
+
     def packed_bytes(self, value: Value) -> int:
         return self.context.packed_bytes(_tensor(value))
 
@@ -85,9 +90,9 @@ class Cpu:
     def compile(self, calls: list[Call], outputs: Sequence[Value] = ()) -> Program:
         """The calls with the addresses of their storages, which must be allocated, and a workspace of their own.
 
-        outputs: activations and inputs that view() shows after a run; here it always does.
+        outputs: activations and outputs that read() gives.
         """
-        return Program(self, calls)
+        return Program(self, calls, [self.view(value) for value in outputs])
 
     def close(self) -> None:
         self.context.close()
@@ -111,7 +116,10 @@ class Memory:
 class Program:
     """A compiled tape."""
 
-    def __init__(self, device: Cpu, calls: list[Call]) -> None:
+    def __init__(self, device: Cpu, calls: list[Call], outputs: list[Array]) -> None:
+        self._outputs = outputs
+        self._kept: list[Array] = []  # the outputs of a run that is not read, when another has begun
+        self._n_unread = 0
         self._context = device.context
         ops = [(op_of(call), arguments(call)) for call in calls]
         needs = workspace_bytes(self._context, calls)
@@ -121,9 +129,23 @@ class Program:
                 args.workspace = describe(self._workspace.pointer, "U8", (need,), (1,))
         self._calls = Calls(ops)
 
-    def run(self) -> None:
-        """ModelError: a kernel does not support what it was given. EngineError: the device failed."""
+    def start(self) -> None:
+        """Runs. ModelError: a kernel does not support what it was given. EngineError: the device failed."""
+        assert self._n_unread < 2, "two runs are not read"
+        if self._n_unread:
+            self._kept = [output.copy() for output in self._outputs]
+        self._n_unread += 1
         self._context.run(self._calls)
+
+    def read(self) -> list[Array]:
+        """The outputs of the first run that was not read."""
+        self._n_unread -= 1
+        kept, self._kept = self._kept, []
+        return kept or self._outputs
+
+    def run(self) -> list[Array]:
+        self.start()
+        return self.read()
 
     def take_fault(self) -> abi.FaultCode:
         return self._context.take_fault()

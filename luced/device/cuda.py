@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from luced.device import nvidia
 from luced.device.arguments import tensor, workspace_bytes
-from luced.device.cuda_program import Mirror, Program
+from luced.device.cuda_program import Program
 from luced.device.cuda_runtime import DeviceMemory, HostMemory, Runtime
 from luced.device.device import array
 from luced.device.library import CUDA_LIBRARY, Context, check_built
@@ -30,6 +30,7 @@ class Cuda:
     """Allocates, packs, compiles and runs. Everything it gave is freed when nobody holds it."""
 
     n_threads = 1
+    runs_ahead = True
 
     def __init__(self, index: int = 0, generation: int = 0) -> None:
         """index: among the devices that the driver shows. generation: of an older chip, whose ways are then used.
@@ -43,8 +44,8 @@ class Cuda:
         self.context = Context(generation, device=index, path=CUDA_LIBRARY, stream=self.runtime.stream)
         info = self.context.info()
         self.device_name, self.isa = info.name.decode(), f"sm_{info.isa}"
-        self._mirrors: dict[Storage, Mirror] = weakref.WeakKeyDictionary()  # type: ignore[assignment]
-        self._bound: dict[Storage, DeviceMemory] = weakref.WeakKeyDictionary()  # type: ignore[assignment]
+        self._mirrors: dict[Storage, Array] = weakref.WeakKeyDictionary()  # type: ignore[assignment]
+        self._held: dict[Storage, DeviceMemory | HostMemory] = weakref.WeakKeyDictionary()  # type: ignore[assignment]
         self._staging = [_Staging(self.runtime) for _ in range(2)]
 
     def free_bytes(self) -> int:
@@ -54,21 +55,23 @@ class Cuda:
     def allocate(self, storages: list[Storage], offsets: list[int] | None = None, grows: bool = False) -> DeviceMemory:
         """Zeroed memory for these storages, side by side or at `offsets`; writes the constants.
 
-        Inputs lie first, in one piece, and the host has a copy of it that a run uploads; `host` storages are the
-        host's alone.
+        Inputs and outputs lie first, in a piece each; the host has a copy of the inputs, which a run uploads. `host`
+        storages are the host's alone.
         """
         if offsets is not None:
             return self._place(storages, offsets)
         inputs = [s for s in storages if s.kind == "input"]
-        host = [s for s in storages if s.kind == "host"]
-        rest = [s for s in storages if s.kind not in ("input", "host")]
-        device = self._place(inputs + rest, side_by_side(inputs + rest))
-        copy = HostMemory(self.runtime, sum(aligned(s.n_bytes) for s in inputs))
+        outputs = [s for s in storages if s.kind == "output"]
+        placed = inputs + outputs + [s for s in storages if s.kind not in ("input", "output", "host")]
+        device = self._place(placed, side_by_side(placed))
+        copy = np.zeros(sum(aligned(s.n_bytes) for s in inputs), np.uint8)
         for s in inputs:
-            self._mirrors[s] = Mirror(copy, s.pointer - device.pointer, s.n_bytes)
-        for s in host:
-            self._mirrors[s] = Mirror(HostMemory(self.runtime, s.n_bytes), 0, s.n_bytes)
-            s.pointer = self._mirrors[s].pointer
+            begin = s.pointer - device.pointer
+            self._mirrors[s] = copy[begin : begin + s.n_bytes]
+        for s in storages:
+            if s.kind == "host":
+                self._held[s] = memory = HostMemory(self.runtime, s.n_bytes)
+                s.pointer, self._mirrors[s] = memory.pointer, memory.bytes
         return device
 
     def _place(self, storages: list[Storage], offsets: list[int]) -> DeviceMemory:
@@ -86,7 +89,7 @@ class Cuda:
     def bind(self, storage: Storage) -> Iterator[int]:
         """Copies a weight as it is in the file."""
         memory = self.reserve(storage.n_bytes)
-        self._bound[storage] = memory
+        self._held[storage] = memory
         storage.pointer = memory.pointer
         for begin in range(0, storage.n_bytes, STAGING_BYTES):
             end = min(begin + STAGING_BYTES, storage.n_bytes)
@@ -95,15 +98,16 @@ class Cuda:
             yield end - begin
 
     def view(self, value: Value) -> Array:
-        """The value as the host has it: an input, a `host` storage, or an output of a program after its run.
+        """An input or a `host` storage as the host has it, shape in reverse ggml order.
 
-        Shape in reverse ggml order; the bytes, where numpy lacks the type.
+        The bytes, where numpy lacks the type.
         """
-        s = value.storage
-        if s not in self._mirrors:
-            assert s.kind == "activation", f"{value} is not seen by the host"
-            self._mirrors[s] = Mirror(HostMemory(self.runtime, s.n_bytes), 0, s.n_bytes)
-        return array(value, self._mirrors[s].bytes)
+        return array(value, self._mirrors[value.storage])
+
+    def write(self, value: Value, row: int, data: bytes) -> None:
+        """The beginning of a row of a table or output, on the stream."""
+        to = value.storage.pointer + value.offset + row * value.nb[-1]
+        self.runtime.copy(to, np.frombuffer(data, np.uint8).ctypes.data, len(data))
 
     def packed_bytes(self, value: Value) -> int:
         return self.context.packed_bytes(tensor(value, 0))
@@ -132,10 +136,8 @@ class Cuda:
     def compile(self, calls: list[Call], outputs: Sequence[Value] = ()) -> Program:
         """The calls with the addresses of their storages, which must be allocated, and a workspace of their own.
 
-        outputs: activations and inputs that view() shows after a run.
+        outputs: activations and outputs that read() gives.
         """
-        for value in outputs:
-            self.view(value)
         return Program(self.runtime, self.context, self._mirrors, calls, outputs)
 
     def close(self) -> None:

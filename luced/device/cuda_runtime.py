@@ -91,6 +91,9 @@ class Runtime:
         """Until the stream has come to where the event was recorded; at once if it never was."""
         self._call("cudaEventSynchronize", event)
 
+    def forget(self, event: Any) -> None:
+        self.cuda.cudaEventDestroy(event)
+
     # ---- graphs ----
 
     def begin_capture(self) -> None:

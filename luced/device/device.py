@@ -13,10 +13,22 @@ from luced.device.values import Call, Storage, Value
 
 
 class Program(Protocol):
-    """A compiled tape."""
+    """A compiled tape. Its runs, and those of all programs of a device, are one after the other."""
 
-    def run(self) -> None:
-        """ModelError: a kernel does not support what it was given. EngineError: the device failed."""
+    def start(self) -> None:
+        """Begins a run, with the inputs as they are: they may be written anew at once. At most two are not read.
+
+        ModelError: a kernel does not support what it was given. EngineError: the device failed.
+        """
+
+    def read(self) -> list[npt.NDArray[Any]]:
+        """Waits for the first run that was not read: its outputs, which stay until another begins.
+
+        EngineError: the device failed.
+        """
+
+    def run(self) -> list[npt.NDArray[Any]]:
+        """start() and read()."""
 
     def take_fault(self) -> abi.FaultCode:
         """The first fault of a run since it was last taken, and clears it."""
@@ -29,6 +41,7 @@ class Device(Protocol):
     device_name: str
     isa: str
     n_threads: int
+    runs_ahead: bool  # a step should be begun before the last one is read: the host works meanwhile
 
     def free_bytes(self) -> int:
         """Memory that can still be had."""
@@ -43,7 +56,10 @@ class Device(Protocol):
         """Makes a weight readable as it is in the file, slice by slice; yields the bytes of each."""
 
     def view(self, value: Value) -> npt.NDArray[Any]:
-        """An input, `host` storage or output as an array, shape in reverse ggml order."""
+        """An input or `host` storage as an array, shape in reverse ggml order."""
+
+    def write(self, value: Value, row: int, data: bytes) -> None:
+        """The beginning of a row of a table or output, after what has begun and before what has not."""
 
     def packed_bytes(self, value: Value) -> int:
         """Bytes of a weight in the device's own form; 0: it is read best as it is."""
@@ -57,7 +73,7 @@ class Device(Protocol):
     def compile(self, calls: list[Call], outputs: Sequence[Value] = ()) -> Program:
         """The calls with the addresses of their storages, which must be allocated, and a workspace of their own.
 
-        outputs: activations and inputs that view() shows after a run.
+        outputs: activations and outputs that read() gives.
         """
 
     def close(self) -> None: ...

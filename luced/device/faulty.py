@@ -82,13 +82,21 @@ class FaultyProgram:
         self._reads = reads
         self._has_faulted = False
 
-    def run(self) -> None:
+    def start(self) -> None:
         if self._reads is not None:
             tokens, count = self._reads
             if count[0]:
                 self._has_faulted = self._device.begin(tokens[: count[0]].tolist())
         self._device.check()
-        self._program.run()
+        self._program.start()
+
+    def read(self) -> list[Array]:
+        self._device.check()
+        return self._program.read()
+
+    def run(self) -> list[Array]:
+        self.start()
+        return self.read()
 
     def take_fault(self) -> FaultCode:
         self._device.check()

@@ -23,8 +23,9 @@ class Storage:
     """Memory that values view. `kind` says who owns it and how long it lives.
 
     weight: the file's bytes, or packed from them; constant: written once; input: written by the host before a step;
-    host: an input or a result that kernels reach in the host's memory: large and rarely read, or written once;
-    cache: lives across steps; activation: lives within one, its place planned by lifetime.
+    output: lives across steps, and the host reads it after each; table: the host writes rows of it now and then;
+    host: an input that kernels reach in the host's memory: large and rarely read; cache: lives across steps;
+    activation: lives within one, its place planned by lifetime.
     """
 
     name: str

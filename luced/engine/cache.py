@@ -72,9 +72,10 @@ class Cache:
             return n
         return min(n, n_have + self.page_size * min(pool.n_available for pool in self.pools))
 
-    def extend(self, sequence: Sequence, n: int) -> tuple[list[int], ...]:
-        """Makes room for the next n rows (no more than n_rows): their slots in each group."""
-        size, begin, end = self.page_size, sequence.n_done, sequence.n_done + n
+    def extend(self, sequence: Sequence, n: int, n_under_way: int = 0) -> tuple[list[int], ...]:
+        """Makes room for n rows, which come after those under way (no more than n_rows): their slots in each group."""
+        size, begin = self.page_size, sequence.n_done + n_under_way
+        end = begin + n
         slots = []
         for g, table in enumerate(sequence.tables):
             while len(table) * size < end:

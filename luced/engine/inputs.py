@@ -1,4 +1,5 @@
-"""The fixed buffers through which a step gets its data: one for each input, written by the host before each step."""
+"""The fixed buffers through which a step gets its data: inputs, which the host writes before each step, and what stays
+there from one to the next."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class GroupInputs:
         rows = entries.rows if entries else rows
         self.entries = entries
         self.cell_pos = make_value(f"{name}.cell_pos", "cache", "I32", page_size // spec.ratio, spec.n_pages)
-        self.page_table = make_value(f"{name}.page_table", "input", "I32", -(-n_ctx // page_size), n_seqs)
+        self.page_table = make_value(f"{name}.page_table", "table", "I32", -(-n_ctx // page_size), n_seqs)
         self.slots = make_value(f"{name}.slots", "input", "I32", rows.bound, rows=rows)
         self.copies_rows = ragged(f"{name}.n_copies", MAX_COPIES)
         self.copies = make_value(f"{name}.copies", "input", "I32", 3, MAX_COPIES, rows=self.copies_rows)
@@ -63,20 +64,23 @@ class Inputs:
         self.rows = ragged("n_rows", n_batch)
         self.out_rows = ragged("n_out", n_seqs)
         self.count_rows = ragged("n_count", MAX_COUNTS)
-        self.tokens = self._input("tokens", n_batch, self.rows)
+        # A step leaves the token that it draws from its i-th output row where the next one reads that of its i-th row.
+        drawn = make_value("tokens", "output", "I32", max(n_batch, n_seqs))
+        self.tokens = replace(drawn, ne=(n_batch,), rows=self.rows)
+        self.emitted = replace(drawn, name="emitted", ne=(n_seqs,), rows=self.out_rows)
         self.positions = self._input("positions", n_batch, self.rows)
         self.row_seq = self._input("row_seq", n_batch, self.rows)
         self.row_cell = self._input("row_cell", n_batch, self.rows)
         self.parents = self._input("parents", n_batch, self.rows)
         self.seq_past = self._input("seq_past", n_seqs)
         self.out_index = self._input("out_index", n_seqs, self.out_rows)
-        self.sample_rows = _structs("sample_rows", SAMPLE_ROW, n_seqs, self.out_rows)
+        self.sample_rows = _structs("sample_rows", "input", SAMPLE_ROW, n_seqs, self.out_rows)
         self.bias_ids = make_value("bias_ids", "host", "I32", n_seqs * MAX_BIAS)
         self.bias_values = make_value("bias_values", "host", "F32", n_seqs * MAX_BIAS)
         self.state_slots = self._input("state_slots", n_seqs, self.out_rows)
-        self.row_state = _structs("row_state", ROW_STATE, n_seqs)
-        self.stop_ids = make_value("stop_ids", "input", "I32", MAX_STOP_IDS, n_seqs)
-        self.forced = make_value("forced", "input", "I32", 1, n_seqs)
+        self.row_state = _structs("row_state", "output", ROW_STATE, n_seqs)
+        self.stop_ids = make_value("stop_ids", "table", "I32", MAX_STOP_IDS, n_seqs)
+        self.forced = make_value("forced", "table", "I32", 1, n_seqs)
         self.counts = make_value("counts", "cache", "I32", n_vocab, n_seqs)
         self.count_slots = self._input("count_slots", MAX_COUNTS, self.count_rows)
         self.count_tokens = self._input("count_tokens", MAX_COUNTS, self.count_rows)
@@ -99,6 +103,6 @@ def ragged(name: str, bound: int) -> Rows:
     return Rows(bound, make_value(name, "input", "I32", 1))
 
 
-def _structs(name: str, dtype: np.dtype[Any], n: int, rows: Rows | None = None) -> Value:
-    value = make_value(name, "input", "U8", n * dtype.itemsize)
+def _structs(name: str, kind: str, dtype: np.dtype[Any], n: int, rows: Rows | None = None) -> Value:
+    value = make_value(name, kind, "U8", n * dtype.itemsize)
     return Value(name, value.storage, "U8", (n,), (dtype.itemsize,), rows=rows)

@@ -12,7 +12,7 @@ from luced import models
 from luced.device.device import Device
 from luced.device.values import BLOCKS, ShapeError, Storage, aligned, n_bytes
 from luced.engine.plan import GroupSpec, kv_types
-from luced.engine.runner import Limits, Runner
+from luced.engine.runner import STEP, Limits, Runner
 from luced.errors import EngineError, ModelError
 from luced.gguf import digests
 from luced.gguf.reader import File, open_gguf
@@ -206,7 +206,7 @@ def _ledger(runner: Runner) -> dict[str, int]:
     packed, rows = _weights(runner)
     cache = dict.fromkeys(s for t in runner.tapes for s in t.storages("cache"))
     state_bytes = runner.n_states * (runner.spec.recurrent.state_bytes if runner.spec.recurrent else 0)
-    inputs = [s for t in runner.tapes for s in t.storages("input", "host", "constant")]
+    inputs = [s for t in runner.tapes for s in t.storages("constant", *STEP)]
     return {
         "weights": sum(aligned(s.n_bytes) for s in packed),
         "weights_mapped": sum(s.n_bytes for s in rows),

@@ -17,7 +17,9 @@ from luced.device.choose import Chosen, choose
 from luced.engine import loader
 from luced.engine.plan import Chunk, Plan
 from luced.engine.runner import Runner
+from luced.engine.scheduler import Scheduler
 from luced.engine.sequence import Request, Sequence, Table
+from luced.engine.steps import Steps
 from luced.errors import RequestError
 from luced.link import Generate, Sampling
 
@@ -106,10 +108,11 @@ def prefill(runner: Runner, n: int) -> None:
 
 
 def generate(runner: Runner, n: int) -> None:
-    s = sequence_of(runner, [1 % runner.n_vocab])
-    for i in range(n):
-        (emitted,) = runner.step(plan_of(chunk_of(runner, s, i, 1, n_out=1)))
-        s.tokens.append(emitted.token)
+    scheduler = Scheduler(runner)
+    scheduler.submit(Generate(0, "", [1 % runner.n_vocab], Sampling(temperature=0.0), [], n), 0.0)
+    steps = Steps(runner, scheduler)
+    while scheduler.requests:
+        steps.next(time.monotonic)
 
 
 def sequence_of(runner: Runner, tokens: list[int]) -> Sequence:

@@ -10,6 +10,7 @@ from luced.engine.sequence import Sequence, Table
 
 RUNNING, STOP, LENGTH = 0, 1, 2  # luce_finish
 BROKEN = 3  # of our own: the logits hold no finite number
+UNKNOWN = -1  # a token that only the device knows: the step before has drawn it
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,13 @@ class Plan(NamedTuple):
     n_out: int
 
 
+def begin(chunks: tuple[Chunk, ...], copies: tuple[list[tuple[int, int, int]], ...]) -> Plan:
+    """A step that is under way from now on."""
+    for chunk in chunks:
+        chunk.sequence.n_under_way += 1
+    return Plan(chunks, copies, sum(len(chunk.tokens) for chunk in chunks), sum(chunk.n_out for chunk in chunks))
+
+
 class Emitted(NamedTuple):
     """What a chunk with a result gave."""
 
@@ -97,9 +105,16 @@ class Model(Protocol):
     memory: dict[str, int]  # bytes by owner
     capabilities: frozenset[str]
     pooling: str  # of embeddings, where the caller does not say
+    runs_ahead: bool  # whether steps should be launched before the last one is read
 
-    def step(self, plan: Plan) -> list[Emitted]:
-        """Runs a step; one Emitted for each chunk that has a result, in order. EngineError: the device failed."""
+    def launch(self, plan: Plan) -> None:
+        """Begins a step. At most two are not read: then the rows of the second are those of the first, one further, and
+        their tokens UNKNOWN. EngineError: the device failed."""
+        ...
+
+    def read(self) -> list[Emitted]:
+        """Waits for the first step that was not read; one Emitted for each chunk that has a result, in order.
+        EngineError: the device failed."""
         ...
 
     def close(self) -> None:

@@ -14,19 +14,21 @@ from luced.engine.plan import BROKEN, LENGTH, Chunk, Emitted
 class Pooler:
     """Rows come in chunks of any size, and are added one by one in order: the vector does not depend on the chunks."""
 
-    def __init__(self, hidden: npt.NDArray[np.float32]) -> None:
-        self._hidden = hidden  # [n_batch, n_embd], of the last step
+    def __init__(self) -> None:
         self._sums: dict[int, npt.NDArray[np.float64]] = {}  # by slot, of those that are not complete
 
-    def merge(self, chunks: tuple[Chunk, ...], emitted: Sequence[Emitted]) -> list[Emitted]:
-        """What a step gave: `emitted` for the chunks that drew a token, and the vectors that are complete."""
+    def merge(
+        self, chunks: tuple[Chunk, ...], emitted: Sequence[Emitted], hidden: npt.NDArray[np.float32]
+    ) -> list[Emitted]:
+        """What a step gave: `emitted` for the chunks that drew a token, and the vectors that are complete; hidden
+        [n_batch, n_embd] is of its rows."""
         drawn = iter(emitted)
         results = []
         begin = 0
         for chunk in chunks:
             end = begin + len(chunk.tokens)
             if chunk.sequence.pooling:
-                vector = self._pool(chunk, self._hidden[begin:end])
+                vector = self._pool(chunk, hidden[begin:end])
                 if chunk.has_result:
                     finish = LENGTH if np.isfinite(vector).all() else BROKEN
                     results.append(Emitted(-1, finish, vector=vector.tolist()))

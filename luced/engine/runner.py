@@ -1,7 +1,11 @@
-"""A resident model: a plan becomes buffers, one run of the tape, and the tokens that it emitted."""
+"""A resident model: a plan becomes buffers, one run of the tape, and the tokens that it emitted.
+
+A step whose rows go on from the last one's can be launched before that one is read: it finds its tokens on the device.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,16 +19,17 @@ from luced.device.device import Device, Program
 from luced.device.values import Call
 from luced.engine import pools
 from luced.engine.arrays import Arrays
-from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, EntryInputs, GroupInputs, Inputs, StateInputs
+from luced.engine.inputs import MAX_COPIES, MAX_COUNTS, ROW_STATE, EntryInputs, GroupInputs, Inputs, StateInputs
 from luced.engine.plan import BROKEN, Chunk, Emitted, GroupSpec, Plan
 from luced.engine.pooling import Pooler
-from luced.engine.sequence import Sequence
 from luced.errors import EngineError
-from luced.link import MAX_BIAS, MAX_LOGPROBS
+from luced.link import MAX_LOGPROBS
 from luced.models.blocks import Batch, head, hidden
 from luced.models.spec import Spec
 from luced.models.weights import Weights
 from luced.tape import Tape
+
+STEP = ("input", "output", "table", "host")  # kinds of storages of what a step is told and tells
 
 
 class Limits(NamedTuple):
@@ -56,8 +61,11 @@ class Runner:
         self.architecture, self.n_vocab = spec.architecture, spec.n_vocab
         self.n_ctx, self.n_batch, self.n_seqs, self.page_size, self.kv_type, self.n_states = limits
         self.memory: dict[str, int] = {}
+        self.runs_ahead = device.runs_ahead and not self.n_states  # from which a row too many cannot be taken out
         self._held: list[Any] = []
+        self._pooler = Pooler()
         self._n_counted: dict[int, int] = {}  # by slot: generated tokens in its row of counts
+        self._launched: deque[tuple[Program, Plan, list[Chunk]]] = deque()  # and not read
         i = self.inputs = Inputs(self.n_batch, self.n_seqs, self.n_vocab)
         self.entry_inputs = {r: EntryInputs(r, self.n_seqs, i.rows) for r in sorted({g.ratio for g in groups} - {1})}
         self.group_inputs = [
@@ -81,7 +89,7 @@ class Runner:
         self.drawn = ops.sample(
             self.tape, self.logits, i.sample_rows, i.counts, i.bias_ids, i.bias_values, MAX_LOGPROBS
         )  # fmt: skip
-        self.emitted = ops.advance(self.tape, self.drawn.token, i.state_slots, i.row_state, i.stop_ids, i.forced)
+        ops.advance(self.tape, self.drawn.token, i.state_slots, i.row_state, i.stop_ids, i.forced, i.emitted)
 
         self.count_tape = Tape()
         ops.count(self.count_tape, i.counts, i.count_slots, i.count_tokens, i.count_amount)
@@ -108,17 +116,17 @@ class Runner:
     def allocate(self) -> Iterator[None]:
         """Takes memory for all but the weights, which are in place, and compiles, in slices: others may have steps
         between them. ModelError: no kernel for a type."""
-        for kinds, grows in ((("constant", "input", "host"), False), (("cache",), True)):
+        for kinds, grows in ((("constant", *STEP), False), (("cache",), True)):
             storages = dict.fromkeys(s for t in self.tapes for s in t.storages(*kinds))
             self._held.append(self.device.allocate(list(storages), grows=grows))
         offsets, _ = self.tape.plan_activations()
         self._held.append(self.device.allocate(list(offsets), list(offsets.values())))
-        (step, pooled, count, *copies), state = self.recorded, self.inputs.row_state
-        self.program = self.device.compile(step, [state])
+        (step, pooled, count, *copies), i, drawn = self.recorded, self.inputs, self.drawn
+        outputs = [i.emitted, i.row_state, drawn.logprob, drawn.top_ids, drawn.top_logprobs]
+        self.program = self.device.compile(step, outputs)
         yield
-        self.pooled_program = self.device.compile(pooled, [state, self.hidden] if self.hidden else [state])
+        self.pooled_program = self.device.compile(pooled, [*outputs, self.hidden] if self.hidden else outputs)
         yield
-        self.pooler = Pooler(self.device.view(self.hidden)) if self.hidden else None
         self.count_program = self.device.compile(count)
         self.copy_programs = [self.device.compile(calls) for calls in copies]
         self.arrays = Arrays(self)
@@ -129,24 +137,51 @@ class Runner:
         self._held.append(memory)
 
     def close(self) -> None:
+        while self._launched:
+            self.read()
         self._held.clear()
         self.weights.file.close()
 
     # ---- a step ----
 
-    def step(self, plan: Plan) -> list[Emitted]:
-        """One Emitted for each chunk that has a result. EngineError: the device failed."""
+    def launch(self, plan: Plan) -> None:
+        """Begins a step. EngineError: the device failed."""
         self._copy(plan)
-        drawing = self.fill(plan)
+        drawing = self.arrays.fill(plan)
         self._count(plan)
-        pooler = self.pooler if any(chunk.sequence.pooling for chunk in plan.chunks) else None
-        program = self.pooled_program if pooler else self.program
-        program.run()
+        pools = self.hidden is not None and any(chunk.sequence.pooling for chunk in plan.chunks)
+        program = self.pooled_program if pools else self.program
+        program.start()
+        self._launched.append((program, plan, drawing))
+
+    def read(self) -> list[Emitted]:
+        """Of the first step that was not read, one Emitted for each chunk that has a result.
+
+        EngineError: the device failed.
+        """
+        program, plan, drawing = self._launched.popleft()
+        tokens, states, logprob, top_ids, top_logprobs, *hidden = program.read()
         fault = program.take_fault()
         if fault not in (FaultCode.NONE, FaultCode.LOGITS):
             raise _lost(fault)
-        emitted = self._emitted(drawing)
-        return pooler.merge(plan.chunks, emitted) if pooler else emitted
+        finish = states.view(ROW_STATE)["finish"]
+        emitted = []
+        for m, (token, chunk) in enumerate(zip(tokens[: len(drawing)].tolist(), drawing, strict=True)):
+            s = chunk.sequence
+            # Only a row that luce_sample could not draw from has this logprob: its token means nothing.
+            end = BROKEN if logprob[m] == -np.inf else int(finish[chunk.sequence.slot])
+            n_top = s.sampling.n_logprobs
+            if n_top < 0:
+                emitted.append(Emitted(token, end))
+                continue
+            top = zip(top_ids[m, :n_top].tolist(), top_logprobs[m, :n_top].tolist(), strict=True)
+            emitted.append(Emitted(token, end, float(logprob[m]), tuple(t for t in top if t[0] >= 0)))
+        return self._pooler.merge(plan.chunks, emitted, hidden[0]) if hidden else emitted
+
+    def step(self, plan: Plan) -> list[Emitted]:
+        """launch() and read()."""
+        self.launch(plan)
+        return self.read()
 
     @property
     def _forward(self) -> list[Call]:
@@ -166,17 +201,17 @@ class Runner:
     def forward_all(self, *chunks: Chunk) -> npt.NDArray[np.float32]:
         """Logits [n, n_vocab] of all rows of these chunks, at most n_seqs, without drawing."""
         n = sum(len(chunk.tokens) for chunk in chunks)
-        self.fill(Plan(chunks, (), n, n))
+        self.arrays.fill(Plan(chunks, (), n, n))
         self.arrays.out_index[:n] = np.arange(n)
         program = self.forward
         if any(chunk.parents for chunk in chunks):
             self.arrays.fill_tree(chunks)
             program = self.forward_tree
-        program.run()
+        (logits,) = program.run()
         fault = program.take_fault()
         if fault:
             raise _lost(fault)
-        return np.array(self.arrays.logits[:n], np.float32)
+        return np.array(logits[:n], np.float32)
 
     def _copy(self, plan: Plan) -> None:
         if not any(plan.copies):
@@ -188,63 +223,12 @@ class Runner:
                 a.n_copies[0] = len(some)
                 program.run()
 
-    def fill(self, plan: Plan) -> list[Chunk]:
-        """Writes the inputs; gives the chunks that draw a token, in order."""
-        a = self.arrays
-        drawing: list[Chunk] = []
-        begin = 0
-        for chunk in plan.chunks:
-            s, n = chunk.sequence, len(chunk.tokens)
-            end = begin + n
-            if chunk.fresh:
-                self._start(s)
-            if n == 1:  # as in most steps: an item takes a fifth of the time of a slice
-                a.tokens[begin], a.row_seq[begin] = chunk.tokens[0], s.slot
-                a.positions[begin] = a.row_cell[begin] = chunk.position
-            else:
-                a.tokens[begin:end], a.row_seq[begin:end] = chunk.tokens, s.slot
-                a.positions[begin:end] = chunk.positions
-                a.row_cell[begin:end] = range(chunk.position, chunk.position + n)
-            if self.n_states:
-                a.seq_slot[s.slot] = chunk.source
-                a.out_slots[begin:end] = -1
-                for i, slot in chunk.stores:
-                    a.out_slots[begin + i] = slot
-            if chunk.n_out:
-                m = len(drawing)
-                a.out_index[m], a.state_slots[m] = end - 1, s.slot
-                a.sample_rows[m] = a.rows_of_slots[s.slot]
-                a.sample_position[m], a.sample_token[m] = len(s.tokens), s.tokens[-1]
-                drawing.append(chunk)
-            begin = end
-        for g, group in enumerate(a.groups):
-            group.fill(g, plan.chunks)
-        for entries in a.entries:
-            entries.fill(plan.chunks, a.positions[: plan.n_rows])
-        a.n_rows[0], a.n_out[0] = plan.n_rows, plan.n_out
-        return drawing
-
-    def _start(self, s: Sequence) -> None:
-        """What stays the same as long as it has its slot."""
-        a, p, stop = self.arrays, s.sampling, s.stop_ids
-        a.row_state[s.slot] = (len(s.tokens), s.n_left, 0, len(stop), 0, 0)
-        a.stop_ids[s.slot, : len(stop)] = stop
-        begin = s.slot * MAX_BIAS
-        end = begin + len(p.logit_bias)
-        a.bias_ids[begin:end] = list(p.logit_bias)
-        a.bias_values[begin:end] = list(p.logit_bias.values())
-        a.rows_of_slots[s.slot] = (
-            p.seed, 0, s.choice, s.slot if penalised(s) else -1, -1, 0, begin, end, -1,
-            p.temperature, p.top_k, p.typical_p, p.top_p, p.min_p,
-            p.repetition_penalty, p.frequency_penalty, p.presence_penalty, max(p.n_logprobs, 0), 0,
-        )  # fmt: skip
-
     def _count(self, plan: Plan) -> None:
         """Brings the counts of penalised sequences up to date before they are drawn from."""
         entries: list[tuple[int, int, int]] = []
         for chunk in plan.chunks:
             s = chunk.sequence
-            if not penalised(s):
+            if not s.is_penalised:
                 continue
             if chunk.fresh:
                 entries.append((s.slot, -1, 0))
@@ -259,27 +243,6 @@ class Runner:
             a.n_count[0] = len(some)
             self.count_program.run()
 
-    def _emitted(self, drawing: list[Chunk]) -> list[Emitted]:
-        a = self.arrays
-        tokens = a.emitted[: len(drawing)].tolist()
-        emitted = []
-        for m, (token, chunk) in enumerate(zip(tokens, drawing, strict=True)):
-            s = chunk.sequence
-            # Only a row that luce_sample could not draw from has this logprob: its token means nothing.
-            finish = BROKEN if a.logprob[m] == -np.inf else int(a.finish[s.slot])
-            n_top = s.sampling.n_logprobs
-            if n_top < 0:
-                emitted.append(Emitted(token, finish))
-                continue
-            top = zip(a.top_ids[m, :n_top].tolist(), a.top_logprobs[m, :n_top].tolist(), strict=True)
-            emitted.append(Emitted(token, finish, float(a.logprob[m]), tuple(t for t in top if t[0] >= 0)))
-        return emitted
-
 
 def _lost(fault: FaultCode) -> EngineError:
     return EngineError("engine_failed", f"the device reported a fault: {fault.name.lower()}")
-
-
-def penalised(s: Sequence) -> bool:
-    p = s.sampling
-    return p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0

@@ -1,7 +1,8 @@
 """Which rows of which sequences the next step computes, and what follows from what it gave.
 
 Pure policy: no device, no clock but the one passed in. In each step every sequence that decodes has one row, in order
-of rank; what is left goes to prompts, class by class, client by client. Nothing is called between plan and commit.
+of rank; what is left goes to prompts, class by class, client by client. Who ends while a step is under way that has a
+row of it keeps its slot and its pages until that is committed; the row is for nobody.
 
 When pages run out, the sequence of the worst rank gives its pages back and waits; its tokens stay, and the prefix
 cache keeps what it can of its cells. The best one can always go on, so everything ends.
@@ -14,7 +15,7 @@ from typing import Any
 
 from luced.engine.cache import Cache
 from luced.engine.fair import Clients
-from luced.engine.plan import BROKEN, LENGTH, RUNNING, STOP, Chunk, Emitted, Model, Plan
+from luced.engine.plan import BROKEN, LENGTH, RUNNING, STOP, Chunk, Emitted, Model, Plan, begin
 from luced.engine.running import Running
 from luced.engine.sequence import CLASSES, Request, Sequence, check
 from luced.errors import ModelError
@@ -37,7 +38,7 @@ class Scheduler:
         self.n_steps = self.n_rows = self.n_preempted = 0
         self.n_cached = 0  # prompt tokens that came from the cache
         self._running = Running(min(model.n_seqs, max(1, model.n_batch // 2)))  # so that prompts go on beside them
-        self._classes = tuple(Clients() for _ in CLASSES)
+        self.classes = tuple(Clients() for _ in CLASSES)
         self._chunks: dict[Sequence, Chunk] = {}  # of the step that is being planned
         self._blocked: Sequence | None = None  # the next to start did not fit, and nothing has changed since
         self._tried = False  # in this plan, and nobody who is after it may start
@@ -51,7 +52,7 @@ class Scheduler:
         self._n_arrived += 1
         request = self.requests[generate.id] = Request(generate, self._n_arrived, now)
         for sequence in request.open:
-            self._classes[sequence.priority].enter(sequence)
+            self.classes[sequence.priority].enter(sequence)
         self._enqueue(request.first)
 
     def abandon(self, request_id: int) -> None:
@@ -78,7 +79,7 @@ class Scheduler:
             request.keep_until_s = keep_until_s
             for sequence in request.sequences:
                 if sequence.queued:
-                    self._classes[sequence.priority].unqueue(sequence)
+                    self.classes[sequence.priority].unqueue(sequence)
                     sequence.held = True
 
     def resume(self, request_id: int) -> None:
@@ -92,14 +93,14 @@ class Scheduler:
     def expire(self, now: float) -> float | None:
         """Takes the pages of those that have been paused for too long; when the next one will have been."""
         for sequence in self._running.paused():
-            if sequence.request.keep_until_s <= now:
+            if sequence.request.keep_until_s <= now and not sequence.n_under_way:
                 self._preempt(sequence)
         return min((s.request.keep_until_s for s in self._running.paused()), default=None)
 
     # ---- plan ----
 
     def plan(self, now: float) -> Plan | None:
-        """The next step; None: there is nothing to do."""
+        """The next step, when no other is under way; None: there is nothing to do."""
         chunks = self._chunks = {}
         self._tried = False
         for sequence in [s for s in self._running.sequences if not (s.queued or s.request.paused)]:
@@ -118,13 +119,12 @@ class Scheduler:
         for sequence in chunks:
             for g, src, dst, n_cells in sequence.copies:
                 copies[g].append((src, dst, n_cells))
-        rows = tuple(chunks.values())
-        return Plan(rows, copies, sum(len(chunk.tokens) for chunk in rows), sum(chunk.n_out for chunk in rows))
+        return begin(tuple(chunks.values()), copies)
 
     def _fill(self, n_left: int, now: float) -> None:
         """Adds n_left rows of prompts: of the best class first, and in it in turn (Clients)."""
         has_prompts = False
-        for clients in self._classes:
+        for clients in self.classes:
             turn = clients.waiting()
             while turn and n_left:
                 client = min(turn, key=_served)
@@ -142,7 +142,7 @@ class Scheduler:
     def _add(self, sequence: Sequence, n_rows: int) -> None:
         begin, end = sequence.n_done, sequence.n_done + n_rows
         slots = self.cache.extend(sequence, n_rows)
-        clients = self._classes[sequence.priority]
+        clients = self.classes[sequence.priority]
         clients.charge(sequence, n_rows)
         n_out = 0
         if end == len(sequence.tokens):
@@ -197,7 +197,10 @@ class Scheduler:
         for chunk in plan.chunks:
             sequence = chunk.sequence
             result = next(results) if chunk.has_result else None
-            if sequence.ended:  # another choice of its request broke in this step
+            sequence.n_under_way -= 1
+            if sequence.ended:  # while this step was under way, or in it: another choice of its request broke
+                if not sequence.n_under_way:
+                    self._stop(sequence)
                 continue
             sequence.is_fresh = False
             self.cache.ran(sequence, len(chunk.tokens))
@@ -251,7 +254,7 @@ class Scheduler:
         if sequence.request.paused:
             sequence.held = True
             return
-        self._classes[sequence.priority].queue(sequence)
+        self.classes[sequence.priority].queue(sequence)
         self._blocked, self._tried = None, False
 
     def _stop(self, sequence: Sequence) -> None:
@@ -262,9 +265,9 @@ class Scheduler:
 
     def _end(self, sequence: Sequence) -> None:
         sequence.ended = True
-        if sequence.slot >= 0:
+        if sequence.slot >= 0 and not sequence.n_under_way:
             self._stop(sequence)
-        self._classes[sequence.priority].leave(sequence)
+        self.classes[sequence.priority].leave(sequence)
         request = sequence.request
         if sequence is request.first:
             self._release(request)
@@ -280,7 +283,7 @@ class Scheduler:
 
     def waiting(self) -> list[int]:
         """Requests that have not started, in the order in which they would as things stand."""
-        return [request_id for clients in self._classes for request_id in clients.order()]
+        return [request_id for clients in self.classes for request_id in clients.order()]
 
     def state(self, now: float) -> dict[str, Any]:
         """Counters, and each request's phase (queue | prefill | decode), prompt and generated tokens, and age."""

@@ -76,6 +76,7 @@ class Sequence:
         "n_known",
         "n_prompt",
         "n_state",
+        "n_under_way",
         "order",
         "path",
         "pooling",
@@ -126,6 +127,7 @@ class Sequence:
         self.queued = False  # waits to start, or for the rest of its known tokens
         self.held = False  # would be queued, were its request not paused
         self.is_fresh = False  # has a slot that no step has seen yet
+        self.n_under_way = 0  # steps that have rows of it and are not committed
         self.n_cached = -1  # prompt tokens that came from the cache when it first started; -1: not started
         self.arrived_s = now
         self.started_s = now
@@ -136,6 +138,12 @@ class Sequence:
         """Whether it may begin from the prefix cache and go into it: not if the hidden states of all rows, or of the
         first, are wanted, which the cache does not have."""
         return self.pooling in ("", "last")
+
+    @property
+    def is_penalised(self) -> bool:
+        """Whether what it has generated changes what it draws: then the host counts each token before the next step."""
+        p = self.sampling
+        return p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
 
     @property
     def n_generated(self) -> int:

@@ -20,6 +20,7 @@ from luced.engine import loader
 from luced.engine.plan import Model
 from luced.engine.port import Port
 from luced.engine.scheduler import Scheduler
+from luced.engine.steps import Steps
 from luced.errors import ModelError, RequestError
 
 REPORT_S = 0.05  # between two reports of a load
@@ -34,6 +35,7 @@ class Resident:
     def __init__(self, load: link.Load, model: Model, load_s: float) -> None:
         self.model = model
         self.scheduler = Scheduler(model)
+        self.steps = Steps(model, self.scheduler)
         self.loaded = link.Loaded(
             load.model,
             model.architecture,
@@ -97,12 +99,12 @@ class Worker:
         """How long to wait for a message: not at all where there is work, else until a paused request's pages go."""
         if self._loading:
             return 0
-        schedulers = [resident.scheduler for resident in self._residents.values()]
-        for scheduler in schedulers:
-            if scheduler.has_work:
+        residents = self._residents.values()
+        for resident in residents:
+            if resident.steps.is_under_way or resident.scheduler.has_work:
                 return 0
         now = time.monotonic()
-        times = [at_s for scheduler in schedulers if (at_s := scheduler.expire(now)) is not None]
+        times = [at_s for resident in residents if (at_s := resident.scheduler.expire(now)) is not None]
         return max(0.0, min(times) - now) if times else None
 
     # ---- a step ----
@@ -110,14 +112,11 @@ class Worker:
     def _step(self) -> list[link.Message]:
         """One step of the next model that has something to do."""
         for name, resident in list(self._residents.items()):
-            now = time.monotonic()
-            resident.scheduler.expire(now)
-            plan = resident.scheduler.plan(now)
-            if plan is not None:
+            resident.scheduler.expire(time.monotonic())
+            messages = resident.steps.next(time.monotonic)
+            if messages is not None:
                 self._residents[name] = self._residents.pop(name)  # to the end of the line
-                emitted = resident.model.step(plan)
-                now = time.monotonic()
-                return [*resident.scheduler.commit(plan, emitted, now), *resident.report_queue(now)]
+                return [*messages, *resident.report_queue(time.monotonic())]
         return []
 
     # ---- messages ----

@@ -43,11 +43,9 @@ def sample(
     return drawn
 
 
-def advance(t: Tape, token: Value, slots: Value, state: Value, stop_ids: Value, forced: Value) -> Value:
-    """I32 [m]: the token that each row emits, -1 where it is frozen; state (luce_row_state) moves on."""
-    out = t.result("emitted", "I32", token.ne[0], rows=token.rows)
+def advance(t: Tape, token: Value, slots: Value, state: Value, stop_ids: Value, forced: Value, emitted: Value) -> None:
+    """Into emitted, I32 [m]: each row's token, -1 where it is frozen; state (luce_row_state) moves on."""
     t.append(
         "advance", token.rows, ["emitted"],
-        token=token, slots=slots, state=state, stop_ids=stop_ids, forced=forced, emitted=out,
+        token=token, slots=slots, state=state, stop_ids=stop_ids, forced=forced, emitted=emitted,
     )  # fmt: skip
-    return out

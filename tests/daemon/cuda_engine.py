@@ -25,7 +25,7 @@ class Losing(FakeRuntime):
     def _cudaGraphLaunch(self, graph: int, stream: int) -> tuple[Any, ...]:  # noqa: N802
         super()._cudaGraphLaunch(graph, stream)
         if self.n_launches == self._n:
-            self.errors["cudaStreamSynchronize"] = 700
+            self.errors["cudaEventSynchronize"] = 700
         return ()
 
 

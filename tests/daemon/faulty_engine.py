@@ -1,4 +1,7 @@
-"""The engine with a faulty device (luced.device.faulty.Fault): faulty_engine.py HOW STEP TOKEN [BATCH] --link-fd N."""
+"""The engine with a faulty device (luced.device.faulty.Fault): faulty_engine.py HOW STEP TOKEN [BATCH] --link-fd N.
+
+HOW-ahead: and its steps are launched before the last one is read.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,11 @@ from luced.engine.worker import main
 
 
 def open_faulty(config: Config) -> Chosen:
-    how, step, token, *_ = sys.argv[1:]
-    return Chosen(cast(Cpu, Faulty(Cpu(n_threads=config.n_threads), Fault(how, int(step), int(token)))))
+    words, step, token, *_ = sys.argv[1:]
+    how, _, ahead = words.partition("-")
+    device = Cpu(n_threads=config.n_threads)
+    device.runs_ahead = bool(ahead)
+    return Chosen(cast(Cpu, Faulty(device, Fault(how, int(step), int(token)))))
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def restarts(served: Served) -> int:
         return client.status().engine.restarts
 
 
-@pytest.mark.parametrize("how", ["kill", "segv"])
+@pytest.mark.parametrize("how", ["kill", "segv", "segv-ahead"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_ten_streams_go_on(
     served: Served, options: tuple[str | Path, ...], tmp_path: Path, temperature: float, how: str
@@ -208,7 +208,9 @@ def choices(ends: list[tuple[Map | None, Map | None]]) -> list[Any]:
     ("how", "poison"),
     [
         ("segv", {"prompt": "this is ~ poison"}),
+        ("segv-ahead", {"prompt": "this is ~ poison"}),
         ("abort", {"prompt": "so is this", "logit_bias": {str(POISON): 100.0}}),  # its own first token
+        ("abort-ahead", {"prompt": "so is this", "logit_bias": {str(POISON): 100.0}}),
         ("bus", {"prompt": "this is ~ poison", "n": 2}),
         ("word", {"prompt": "poison: " * 100 + "~"}),
         ("lost", {"prompt": "~", "max_tokens": 0}),
@@ -226,7 +228,7 @@ async def test_a_request_that_crashes_the_engine_is_found_and_refused(tmp_path: 
     assert choices([first, second, third]) == expected
 
 
-@pytest.mark.parametrize("how", ["segv", "lost"])
+@pytest.mark.parametrize("how", ["segv", "lost", "lost-ahead", "word-ahead"])
 async def test_whoever_gets_on_is_not_blamed(tmp_path: Path, how: str) -> None:
     """Each engine lasts fifteen steps."""
     sound: list[Map] = [{"prompt": "the model"}, {"prompt": "one engine", "n": 2}, {"prompt": "for you"}]

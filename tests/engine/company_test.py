@@ -13,6 +13,7 @@ import pytest
 from luced.engine.offline import resident
 from luced.engine.runner import Runner
 from luced.engine.scheduler import Scheduler
+from luced.engine.steps import Steps
 from luced.link import Finished, Generate, Message, Sampling, Tokens
 from tests.models.cases import CASES, GOLDENS
 
@@ -54,9 +55,12 @@ def run(scheduler: Scheduler, runner: Runner, generates: list[Generate], n_steps
     for generate in generates:
         scheduler.submit(generate, 0)
     messages: list[Message] = []
-    while n_steps and (plan := scheduler.plan(0)):
-        messages += scheduler.commit(plan, runner.step(plan), 0)
+    steps = Steps(runner, scheduler)
+    while n_steps and (said := steps.next(lambda: 0)) is not None:
+        messages += said
         n_steps -= 1
+    if steps.is_under_way:  # the engine dies
+        runner.read()
     return messages
 
 
@@ -86,6 +90,12 @@ def answers(scheduler: Scheduler, runner: Runner, generates: list[Generate]) -> 
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     with resident(GOLDENS / f"{request.param}.gguf", n_threads=2) as runner:
         yield runner
+
+
+@pytest.fixture(params=["plain", "ahead"], autouse=True)
+def ahead(request: pytest.FixtureRequest, runner: Runner) -> None:
+    """Whether steps are launched before the last one is read."""
+    runner.runs_ahead = request.param == "ahead" and not runner.n_states
 
 
 @pytest.fixture(scope="module")

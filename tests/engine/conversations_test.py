@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from luced.device.values import Value
 from luced.engine.offline import resident
-from luced.engine.plan import BROKEN, Emitted
+from luced.engine.plan import BROKEN, Emitted, Model
 from luced.engine.runner import Runner
 from luced.engine.scheduler import Scheduler
+from luced.engine.steps import Steps
 from luced.link import Failed, Generate, Sampling, Tokens
 from tests.engine.company_test import N_VOCAB, answers
 from tests.models.cases import CASES, GOLDENS
@@ -34,6 +36,28 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
             runner.groups = tuple(replace(group, n_pages=min(group.n_pages, N_PAGES)) for group in runner.groups)
         poison(runner)
         yield runner
+
+
+@pytest.fixture(params=["plain", "ahead"], autouse=True)
+def ahead(request: pytest.FixtureRequest, runner: Runner) -> None:
+    """Whether steps are launched before the last one is read."""
+    runner.runs_ahead = request.param == "ahead" and not runner.n_states
+
+
+class Breaking:
+    """A model whose rows have no logits now and then."""
+
+    def __init__(self, runner: Runner, random: np.random.Generator) -> None:
+        self._runner, self._random = runner, random
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def read(self) -> list[Emitted]:
+        emitted = self._runner.read()
+        if emitted and self._random.random() < 0.1:
+            emitted[int(self._random.integers(len(emitted)))] = Emitted(0, BROKEN)
+        return emitted
 
 
 def poison(runner: Runner) -> None:
@@ -85,12 +109,18 @@ def alone(runner: Runner) -> list[list[list[int]]]:
     return found
 
 
-def test_interleaved(runner: Runner) -> None:
-    expected = alone(runner)
+@pytest.fixture(scope="module")
+def expected(runner: Runner) -> list[list[list[int]]]:
+    return alone(runner)
+
+
+def test_interleaved(runner: Runner, expected: list[list[list[int]]]) -> None:
     assert len({tuple(turn) for said in expected for turn in said}) > 0.9 * N_CONVERSATIONS * N_TURNS
     poison(runner)
-    scheduler = Scheduler(runner)
     random = np.random.default_rng(4)
+    model = cast(Model, Breaking(runner, random))
+    scheduler = Scheduler(model)
+    steps = Steps(model, scheduler)
     talking = [Conversation(number, runner.page_size) for number in range(N_CONVERSATIONS)]
     asked: dict[int, tuple[Conversation, Generate]] = {}
     heard: dict[int, list[int]] = {}
@@ -109,16 +139,15 @@ def test_interleaved(runner: Runner) -> None:
             n_cancelled += 1
         if random.random() < 0.02:  # another engine goes on with what has been said
             n_cached, n_evicted = n_cached + scheduler.n_cached, n_evicted + lost(scheduler)
-            scheduler = Scheduler(runner)
+            if steps.is_under_way:
+                model.read()
+            scheduler = Scheduler(model)
+            steps = Steps(model, scheduler)
             poison(runner)
             for request_id, (_, generate) in asked.items():
                 scheduler.submit(replace(generate, said=[heard.get(request_id, [])]), 0)
             n_restarts += 1
-        plan = scheduler.plan(0)
-        emitted = runner.step(plan) if plan else []
-        if emitted and random.random() < 0.1:
-            emitted[int(random.integers(len(emitted)))] = Emitted(0, BROKEN)
-        for message in scheduler.commit(plan, emitted, 0) if plan else ():
+        for message in steps.next(lambda: 0) or ():
             if isinstance(message, Tokens):
                 heard.setdefault(message.id, []).extend(message.tokens)
             if isinstance(message, Failed):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from luced.engine.plan import LENGTH, RUNNING, STOP, Chunk, Emitted, GroupSpec, Plan
+from luced.engine.plan import LENGTH, RUNNING, STOP, UNKNOWN, Chunk, Emitted, GroupSpec, Plan
 from luced.link import Generate
 
 N_VOCAB = 50
@@ -31,6 +31,7 @@ class FakeModel:
         n_seqs: int = 4,
         n_ctx: int = 1 << 20,
         n_states: int = 0,
+        runs_ahead: bool = False,
     ) -> None:
         self.groups = groups
         self.page_size = page_size
@@ -38,12 +39,36 @@ class FakeModel:
         self.n_seqs = n_seqs
         self.n_ctx = n_ctx
         self.n_states = n_states
+        self.runs_ahead = runs_ahead
         self.memory = {"kv": 1}
         self.is_closed = False
         self.plans: list[Plan] = []
         self._cells = [[-1] * (group.n_pages * page_size // group.ratio) for group in groups]
         self._states = [-3] * n_states  # what no row has stored
         self._rows: list[_Row | None] = [None] * n_seqs
+        self._launched: list[tuple[Plan, list[Emitted]]] = []  # steps that are not read, and what they gave
+        self._drawn: list[int] = []  # by the last one
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._launched)
+
+    @property
+    def under_way(self) -> Plan:
+        """The last step that was launched and is not read."""
+        return self._launched[-1][0]
+
+    def launch(self, plan: Plan) -> None:
+        if self._launched:
+            (before, _), *more = self._launched
+            assert self.runs_ahead
+            assert not more
+            assert [c.sequence for c in plan.chunks] == [c.sequence for c in before.chunks]
+            assert all(c.tokens == [UNKNOWN] for c in plan.chunks)
+        self._launched.append((plan, self.step(plan)))
+
+    def read(self) -> list[Emitted]:
+        return self._launched.pop(0)[1]
 
     def step(self, plan: Plan) -> list[Emitted]:
         self.plans.append(plan)
@@ -62,8 +87,11 @@ class FakeModel:
             assert (chunk.source < 0) == (chunk.position == 0)
             assert chunk.source not in {s for other in plan.chunks if other is not chunk for _, s in other.stores}
         emitted = []
-        for chunk in plan.chunks:
+        drawn, self._drawn = self._drawn, []
+        for i, chunk in enumerate(plan.chunks):
             sequence = chunk.sequence
+            if chunk.tokens == [UNKNOWN]:
+                chunk = chunk._replace(tokens=[drawn[i]])
             if chunk.fresh:
                 generated = sequence.tokens[sequence.n_prompt :]
                 self._rows[sequence.slot] = _Row(sequence.n_left, frozenset(sequence.stop_ids), list(generated))
@@ -84,7 +112,9 @@ class FakeModel:
                 row = self._rows[sequence.slot]
                 assert row is not None
                 position = chunk.position + len(chunk.tokens)
-                emitted.append(row.emit(_draw(value, sequence.sampling.seed, sequence.choice, position, row.generated)))
+                token = _draw(value, sequence.sampling.seed, sequence.choice, position, row.generated)
+                emitted.append(row.emit(token))
+                self._drawn.append(token)
         assert sum(one.vector is None for one in emitted) == plan.n_out
         return emitted
 

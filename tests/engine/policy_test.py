@@ -19,6 +19,7 @@ from luced.engine.plan import GroupSpec
 from luced.engine.prefix import Node
 from luced.engine.scheduler import Scheduler
 from luced.engine.sequence import Sequence
+from luced.engine.steps import Steps
 from luced.errors import RequestError
 from luced.link import Finished, Generate, Message, Progress, Sampling, Tokens
 from tests.engine.fake import N_VOCAB, FakeModel, alone
@@ -27,7 +28,8 @@ from tests.engine.fake import N_VOCAB, FakeModel, alone
 def check_cache(cache: Cache, scheduler: Scheduler) -> None:
     """Every page is accounted for: users, tree, free list."""
     nodes = _nodes(cache.prefix)
-    sequences = [s for r in scheduler.requests.values() for s in r.sequences]
+    requests = [s for r in scheduler.requests.values() for s in r.sequences]
+    sequences = list(dict.fromkeys([*requests, *scheduler._running.sequences]))  # who has ended may have a row still
     for g, pool in enumerate(cache.pools):
         users: Counter[int] = Counter()
         for sequence in sequences:
@@ -90,6 +92,7 @@ class Policy(RuleBasedStateMachine):
         self.known: dict[int, int] = {}  # tokens, when the first choice that was open came to its engine
         self.restarted: set[int] = set()
         self.paused: set[int] = set()
+        self.late: set[int] = set()  # paused while a step was under way
 
     @initialize(
         page_size=st.integers(1, 5),
@@ -101,6 +104,7 @@ class Policy(RuleBasedStateMachine):
         chunk=st.integers(1, 8),
         n_states=st.sampled_from([0, 0, 2, 3, 5, 9]),
         ratio=st.sampled_from([1, 1, 2, 3]),
+        runs_ahead=st.booleans(),
     )
     def open(
         self,
@@ -113,6 +117,7 @@ class Policy(RuleBasedStateMachine):
         chunk: int,
         n_states: int,
         ratio: int,
+        runs_ahead: bool,
     ) -> None:
         page_size *= ratio
 
@@ -126,10 +131,13 @@ class Policy(RuleBasedStateMachine):
         if window:
             groups += (windowed("swa", window),)
         scheduler_module.CHUNK = chunk
-        self.model = FakeModel(groups, page_size, n_batch, n_seqs, n_states=n_states)
-        self.shape = (groups, page_size, n_batch, n_seqs)
-        self.n_states = n_states
+        self.shape = (groups, page_size, n_batch, n_seqs, 1 << 20, n_states, runs_ahead and not n_states)
+        self.start()
+
+    def start(self) -> None:
+        self.model = FakeModel(*self.shape)
         self.scheduler = Scheduler(self.model)
+        self.steps = Steps(self.model, self.scheduler)
 
     @rule(data=st.data())
     def submit(self, data: st.DataObject) -> None:
@@ -166,10 +174,11 @@ class Policy(RuleBasedStateMachine):
     def step(self, n: int) -> None:
         for _ in range(n):
             self.now += 1
-            plan = self.scheduler.plan(self.now)
-            if plan is None:
+            messages = self.steps.next(lambda: self.now)
+            if messages is None:
                 return
-            self.hear(self.scheduler.commit(plan, self.model.step(plan), self.now))
+            self.hear(messages)
+            self.late.clear()
 
     @rule(data=st.data())
     def abandon(self, data: st.DataObject) -> None:
@@ -195,13 +204,15 @@ class Policy(RuleBasedStateMachine):
         request_id = data.draw(st.integers(1, self.n_submitted + 1))
         self.scheduler.pause(request_id, self.now + keep_s)
         self.paused.add(request_id)
+        if self.steps.is_under_way:
+            self.late.add(request_id)
 
     @rule()
     def restart(self) -> None:
         """Another engine goes on where this one stands."""
         left = list(self.scheduler.requests)
-        self.model = FakeModel(*self.shape, n_states=self.n_states)
-        self.scheduler = Scheduler(self.model)
+        self.start()
+        self.late.clear()
         for request_id in left:
             generate = self.generates[request_id]
             keys = [(request_id, choice) for choice in range(generate.n)]
@@ -230,7 +241,8 @@ class Policy(RuleBasedStateMachine):
         for message in messages:
             assert isinstance(message, Progress | Tokens | Finished)
             assert message.id in self.generates, "a word about a request that was abandoned"
-            assert message.id not in self.paused or isinstance(message, Finished), "a step of a paused request"
+            is_said = message.id not in self.paused or message.id in self.late or isinstance(message, Finished)
+            assert is_said, "a step of a paused request"
             if isinstance(message, Tokens):
                 assert (message.id, message.choice) not in self.finished
                 self.said.setdefault((message.id, message.choice), []).extend(message.tokens)
@@ -245,6 +257,16 @@ class Policy(RuleBasedStateMachine):
     def pages_are_accounted_for(self) -> None:
         if hasattr(self, "scheduler"):
             check_cache(self.scheduler.cache, self.scheduler)
+            self.check_under_way()
+
+    def check_under_way(self) -> None:
+        """What a step works with that is under way is nobody else's."""
+        cache = self.scheduler.cache
+        for chunk in self.model.under_way.chunks if self.steps.is_under_way else ():
+            assert chunk.sequence.slot >= 0
+            for group, pool, slots in zip(cache.groups, cache.pools, chunk.slots, strict=True):
+                n_cells = cache.page_size // group.ratio
+                assert all(pool.n_users[slot // n_cells] for slot in slots)
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
@@ -253,10 +275,10 @@ class Policy(RuleBasedStateMachine):
             self.scheduler.resume(request_id)
         self.paused.clear()
         for _ in range(10_000):
-            plan = self.scheduler.plan(self.now)
-            if plan is None:
+            messages = self.steps.next(lambda: self.now)
+            if messages is None:
                 break
-            self.hear(self.scheduler.commit(plan, self.model.step(plan), self.now))
+            self.hear(messages)
         assert not self.scheduler.requests
         for request_id, generate in self.generates.items():
             for choice in range(generate.n):
@@ -267,7 +289,7 @@ class Policy(RuleBasedStateMachine):
         if (checkpoints := self.scheduler.cache.checkpoints) is not None:
             assert checkpoints.pool.n_free == checkpoints.pool.n_pages
         assert self.scheduler._running._slots.n_free == min(self.model.n_seqs, max(1, self.model.n_batch // 2))
-        assert not any(clients._clients or clients._tenants for clients in self.scheduler._classes)
+        assert not any(clients._clients or clients._tenants for clients in self.scheduler.classes)
 
     def check_answer(self, request_id: int, generate: Generate, choice: int) -> None:
         tokens, reason = alone(self.model.groups, generate, choice, self.model.n_states > 0)

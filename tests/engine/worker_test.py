@@ -24,6 +24,7 @@ class Front:
         ours, theirs = socket.socketpair()
         ours.settimeout(60)
         self.models: dict[str, FakeModel] = {}
+        self.runs_ahead = False  # those that are loaded
         self.steps: list[int] = []  # that all models had had, at each slice of a load
         self.may_load = threading.Event()
         self.may_load.set()
@@ -47,7 +48,7 @@ class Front:
             assert self.may_load.wait(60)
             self.steps.append(sum(len(model.plans) for model in self.models.values()))
             yield done, 4
-        self.models[load.model] = FakeModel()
+        self.models[load.model] = FakeModel(runs_ahead=self.runs_ahead)
         return self.models[load.model]
 
     def say(self, *messages: link.Message) -> None:

@@ -1,9 +1,11 @@
-"""16 mixed prompts on a CUDA device, at T = 0 and T = 1: an answer has the same tokens alone, in company, from a warm
-cache and in small chunks. What tests/engine/company_test.py asks of the CPU."""
+"""16 mixed prompts on a CUDA device, at T = 0 and T = 1: an answer has the same tokens alone and read step by step, in
+company, from a warm cache, in small chunks, and cut off by a stop id that the host reads late. What
+tests/engine/company_test.py and ahead_test.py ask of the CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -64,10 +66,15 @@ def alone(runner: Runner, generates: list[Generate]) -> Said:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_same_tokens(runner: Runner, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
     generates = requests(runner, temperature)
+    monkeypatch.setattr(runner, "runs_ahead", False)
     want = alone(runner, generates)
+    monkeypatch.setattr(runner, "runs_ahead", True)
     assert len({tuple(tokens) for tokens in want.values()}) > N_REQUESTS // 2
     scheduler = Scheduler(runner)
     assert answers(scheduler, runner, generates) == want
     assert answers(scheduler, runner, generates) == want
+    stops = [replace(g, stop_ids=[want[g.id, 0][8 + g.id % 8]]) for g in generates]
+    cut = {key: tokens[: tokens.index(stops[key[0]].stop_ids[0]) + 1] for key, tokens in want.items()}
+    assert answers(scheduler, runner, stops) == cut
     monkeypatch.setattr(runner, "n_batch", 24)
     assert answers(Scheduler(runner), runner, generates) == want

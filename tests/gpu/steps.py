@@ -15,7 +15,7 @@ def decode_plan(runner: Runner, n_rows: int, depth: int) -> Plan:
 
 
 def fill_rows(runner: Runner, n_rows: int, depth: int) -> None:
-    runner.fill(decode_plan(runner, n_rows, depth))
+    runner.arrays.fill(decode_plan(runner, n_rows, depth))
 
 
 def _chunk(runner: Runner, slot: int, depth: int) -> Chunk:

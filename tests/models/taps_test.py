@@ -28,7 +28,7 @@ REORDERED = ("ssm_norm", "ssm_out", "ssm_conv1d")  # value heads come to these i
 def taps(runner: Runner, ids: list[int]) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Each weight that rows are normed by or multiplied with, and those that come to it, [n, K]; at last `hidden`, the
     output of the last norm."""
-    runner.fill(plan_of(chunk_of(runner, sequence_of(runner, ids), 0, len(ids))))
+    runner.arrays.fill(plan_of(chunk_of(runner, sequence_of(runner, ids), 0, len(ids))))
     assert runner.hidden is not None
     for call in runner.tape.calls[: runner.n_hidden]:
         weight, x = call.args.get("weight"), call.args.get("x")

@@ -87,7 +87,7 @@ def test_every_value_of_a_step_is_the_oracles(tmp_path: Path, dtype: str, kv_typ
     with resident(path, kv_type=kv_type, n_batch=64) as runner:
         s = sequence_of(runner, [(11 * i + 3) % runner.n_vocab for i in range(50)])
         runner.step(plan_of(chunk_of(runner, s, 0, 40)))
-        runner.fill(plan_of(chunk_of(runner, s, 40, 10, n_out=1)))
+        runner.arrays.fill(plan_of(chunk_of(runner, s, 40, 10, n_out=1)))
         for d in differences(runner, runner.tape):
             assert d.max_error < 2e-5, d
 
