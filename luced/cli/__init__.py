@@ -9,7 +9,7 @@ import click
 
 import luced
 from luce.errors import LuceError
-from luced.cli import doctor, measure, models, plan, pull, remove, serve, settings, verify
+from luced.cli import bench, doctor, logits, models, plan, pull, remove, serve, settings, verify
 from luced.cli.exits import EPILOG, EXIT_STATUS, INTERRUPTED, fail
 
 
@@ -34,8 +34,8 @@ for command in (
     verify.verify,
     remove.rm,
     plan.plan,
-    measure.bench,
-    measure.logits,
+    bench.bench,
+    logits.logits,
     settings.config,
     doctor.doctor,
 ):

@@ -81,6 +81,17 @@ def find(model: str, model_dirs: tuple[Path, ...]) -> Entry:
     return catalogue_of(load_config(model_dirs)).find(model)
 
 
+def numbers(option: str, text: str) -> list[int]:
+    """Of `3,17,5`. BadParameter: it is no such list."""
+    try:
+        found = [int(number) for number in text.split(",")]
+    except ValueError:
+        found = [-1]
+    if min(found) < 0:
+        raise click.BadParameter(f"{text!r} is no list of whole numbers like 3,17,5", param_hint=option)
+    return found
+
+
 def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Names of models that begin so, for the one who presses TAB; never an error."""
     try:

@@ -1,12 +1,9 @@
-"""Running a model without the daemon: logits of given tokens, and the speed of prefill and decode."""
+"""Running a model without the daemon: logits of given tokens, and steps of one sequence."""
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +14,9 @@ from luced.device.choose import Chosen, choose
 from luced.engine import loader
 from luced.engine.plan import Chunk, Plan
 from luced.engine.runner import Runner
-from luced.engine.scheduler import Scheduler
 from luced.engine.sequence import Request, Sequence, Table
-from luced.engine.steps import Steps
 from luced.errors import RequestError
 from luced.link import Generate, Sampling
-
-
-@dataclass(frozen=True)
-class Measure:
-    """Speed of one test: pp (prefill of n tokens into an empty cache) or tg (n tokens, one at a time)."""
-
-    test: str
-    n_tokens: int
-    n_threads: int
-    tok_s: float  # mean
-    stddev: float
-    n_runs: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @contextmanager
@@ -77,42 +57,11 @@ def logits(
         return np.concatenate([runner.forward_all(chunk_of(runner, s, i, min(step, len(tokens) - i))) for i in starts])
 
 
-def bench(
-    path: Path, *, n_prompt: list[int], n_generate: list[int], n_runs: int = 3, **device: Any
-) -> Iterator[Measure]:
-    """Measures one test after another; each has one run that does not count. device: resident's."""
-    with resident(path, **device) as runner:
-        threads = runner.device.n_threads
-        for n in n_prompt:
-            yield _measure(f"pp{n}", n, threads, n_runs, lambda n=n: prefill(runner, n))
-        for n in n_generate:
-            yield _measure(f"tg{n}", n, threads, n_runs, lambda n=n: generate(runner, n))
-
-
-def _measure(test: str, n: int, n_threads: int, n_runs: int, run: Any) -> Measure:
-    rates = []
-    for i in range(n_runs + 1):
-        begin = time.perf_counter()
-        run()
-        if i:
-            rates.append(n / (time.perf_counter() - begin))
-    spread = statistics.stdev(rates) if len(rates) > 1 else 0.0
-    return Measure(test, n, n_threads, statistics.mean(rates), spread, n_runs)
-
-
 def prefill(runner: Runner, n: int) -> None:
     s = sequence_of(runner, [(7 * i + 1) % runner.n_vocab for i in range(n)])
     for i in range(0, n, runner.n_batch):
         n_rows = min(runner.n_batch, n - i)
         runner.step(plan_of(chunk_of(runner, s, i, n_rows, n_out=int(i + n_rows == n))))
-
-
-def generate(runner: Runner, n: int) -> None:
-    scheduler = Scheduler(runner)
-    scheduler.submit(Generate(0, "", [1 % runner.n_vocab], Sampling(temperature=0.0), [], n), 0.0)
-    steps = Steps(runner, scheduler)
-    while scheduler.requests:
-        steps.next(time.monotonic)
 
 
 def sequence_of(runner: Runner, tokens: list[int]) -> Sequence:

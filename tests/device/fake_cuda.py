@@ -38,6 +38,7 @@ class FakeRuntime:
         self.free_bytes = free_bytes
         self.driver_version = self.runtime_version = 13000
         self.errors: dict[str, int] = {}
+        self.bus_ids = ["0000:01:00.0", "0000:02:00.0"]
         self.n_launches = 0
         self._lost = 0
         self._memory: dict[int, Any] = {}
@@ -82,6 +83,9 @@ class FakeRuntime:
 
     def _cudaGetDeviceCount(self) -> tuple[int]:  # noqa: N802
         return (self.n_devices,)
+
+    def _cudaDeviceGetPCIBusId(self, n_chars: int, index: int) -> tuple[bytes]:  # noqa: N802
+        return (self.bus_ids[index].encode().ljust(n_chars, b"\0"),)
 
     def _cudaMemGetInfo(self) -> tuple[int, int]:  # noqa: N802
         return self.free_bytes, FREE_BYTES
