@@ -100,9 +100,13 @@ def _device() -> Finding:
     asked = load_config().device
     device, passed_over = choose(asked)
     try:
-        summary = f"{asked}: {device.name}, {device.device_name}, {device.free_bytes() / 2**30:.1f} GiB are free"
+        free = device.free_bytes()
+        summary = f"{asked}: {device.name}, {device.device_name}, {free / 2**30:.1f} GiB are free"
     finally:
         device.close()
+    if device.name != "cpu" and free < MIN_FREE_BYTES:  # the check of memory looks at the CPU's
+        lack = f"{MIN_FREE_BYTES - free >> 20} MiB less than a small model needs"
+        return Finding(WARNING, f"{summary}: {lack}", "end what holds the rest: nvidia-smi lists it")
     if not passed_over:
         return Finding(OK, summary)
     summary += f"; not on {'; '.join(passed_over)}"

@@ -7,13 +7,16 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from luced.cli import doctor
+from luced.device import nvidia
 from tests.clients.fake import FakeDaemon
+from tests.device.fake_cuda import FakeRuntime, install
 from tests.tinygguf import tiny_chat_model
 
 
@@ -120,3 +123,87 @@ def test_a_check_that_breaks_hides_no_other() -> None:
 def test_few_files_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (256, 100_000))
     assert doctor.CHECKS["files"]() == doctor.Finding("warning", "256 files may be open at once", "ulimit -n 4096")
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRuntime:
+    """A machine with two GPUs, and settings that leave the choice of the device to luced."""
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.delenv("LUCE_DEVICE", raising=False)
+    runtime = FakeRuntime()
+    install(monkeypatch, runtime, tmp_path / "machine")
+    return runtime
+
+
+def test_a_gpu_in_order(runtime: FakeRuntime) -> None:
+    finding = doctor.CHECKS["device"]()
+    assert finding.status == "ok"
+    assert finding.summary.startswith("auto: cuda:0, ")
+
+
+def remove(node: str) -> Callable[[Path, pytest.MonkeyPatch], None]:
+    return lambda root, patch: (root / node).unlink()
+
+
+def close(node: str) -> Callable[[Path, pytest.MonkeyPatch], None]:
+    """Root may open anything, so access() is told to say no."""
+    return lambda root, patch: patch.setattr("luced.device.nvidia.os.access", lambda path, mode: path != root / node)
+
+
+def leave(root: Path, patch: pytest.MonkeyPatch) -> None:
+    pass
+
+
+def put_in_a_card_alone(root: Path, patch: pytest.MonkeyPatch) -> None:
+    card = root / "bare/sys/bus/pci/devices/0000:01:00.0"
+    card.mkdir(parents=True)
+    (card / "vendor").write_text("0x10de\n")
+    (card / "class").write_text("0x030200\n")
+    patch.setattr(nvidia, "ROOT", root / "bare")
+
+
+CAUSES = {
+    "no driver": (0, put_in_a_card_alone, "there is an NVIDIA GPU but no driver for it", "modprobe nvidia"),
+    "old driver": (
+        nvidia.OLD_DRIVER,
+        leave,
+        "the driver is older than the library: it is for CUDA 12.4, not 13.0",
+        "install a newer driver",
+    ),
+    "no permission": (nvidia.NO_DEVICE, close("dev/nvidia0"), "no permission on ", "chmod 0666 "),
+    "no nvidia-uvm": (999, remove("dev/nvidia-uvm"), "nvidia-uvm is missing", "modprobe nvidia-uvm"),
+    "no memory": (nvidia.NO_MEMORY, leave, "the GPU has no memory left", "nvidia-smi lists it"),
+}
+
+
+@pytest.mark.parametrize("asked", ["auto", "cuda"])
+@pytest.mark.parametrize(("code", "spoil", "says", "remedy"), CAUSES.values(), ids=CAUSES)
+def test_every_cause_for_which_a_gpu_cannot_be_used(
+    runtime: FakeRuntime,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    code: int,
+    spoil: Callable[[Path, pytest.MonkeyPatch], None],
+    says: str,
+    remedy: str,
+    asked: str,
+) -> None:
+    monkeypatch.setenv("LUCE_DEVICE", asked)
+    runtime.errors["cudaGetDeviceCount"] = code
+    runtime.driver_version = 12040
+    spoil(tmp_path / "machine", monkeypatch)
+    finding = doctor._run(doctor.CHECKS["device"])
+    assert finding.status == ("warning" if asked == "auto" else "failure")
+    assert says in finding.summary
+    assert remedy in (finding.summary if asked == "auto" else finding.remedy)
+    assert finding.remedy
+
+
+def test_memory_of_a_gpu_that_is_full(runtime: FakeRuntime) -> None:
+    """It opens, but not the default model would fit: by how much is told."""
+    runtime.free_bytes = 100 << 20
+    finding = doctor.CHECKS["device"]()
+    assert finding.status == "warning"
+    assert finding.summary.endswith("0.1 GiB are free: 412 MiB less than a small model needs")
+    assert "nvidia-smi" in finding.remedy
