@@ -35,7 +35,7 @@ def counter(device: Device) -> Callable[[], float]:
     try:
         library.init_v2()
         # By the bus: NVML counts the devices that CUDA_VISIBLE_DEVICES hides too.
-        handle = library.device_get_handle_by_pci_bus_id_v2(bus_id.rstrip(b"\0").decode())
+        handle = library.device_get_handle_by_pci_bus_id_v2(bus_id.partition(b"\0")[0].decode())
         library.device_get_total_energy_consumption(handle)
     except (library.NvmlError, RuntimeError) as problem:  # the latter: there is no libnvidia-ml
         raise NoCounterError(f"NVML: {problem}") from problem

@@ -85,7 +85,7 @@ class FakeRuntime:
         return (self.n_devices,)
 
     def _cudaDeviceGetPCIBusId(self, n_chars: int, index: int) -> tuple[bytes]:  # noqa: N802
-        return (self.bus_ids[index].encode().ljust(n_chars, b"\0"),)
+        return ((self.bus_ids[index].encode() + b"\0").ljust(n_chars),)
 
     def _cudaMemGetInfo(self) -> tuple[int, int]:  # noqa: N802
         return self.free_bytes, FREE_BYTES

@@ -182,7 +182,7 @@ def test_the_counter_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, m
     try:
         joules = energy.counter(device)
         assert joules() - joules() == -3
-        conditions, found = speed.measure(model, device, [speed.Work("tg", 4)], 2)
+        conditions, found = speed.measure(model, device, [speed.Work("tg", 4, 20, 3)], 2)
         assert isinstance(conditions, speed.Conditions)
         assert isinstance(found, speed.Measure)
         assert (conditions.no_energy, found.j_per_token) == ("", 0)  # the same for each length

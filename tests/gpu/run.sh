@@ -74,6 +74,7 @@ llama-3.1-8b q4_k_m'
 fi
 pytest=("$python" -m pytest -p no:cacheprovider)
 is_first=yes
+tables=()
 for library in $LIBRARIES; do
   name=$(basename "$library" .so)
   part "$name-library" cp "$library" luced/device/libluce_cuda.so
@@ -84,6 +85,7 @@ for library in $LIBRARIES; do
   part "$name-greedy" "${pytest[@]}" tests/gpu/greedy_test.py -rP
   if [ -n "${MODELS:-}" ]; then
     part "$name-bench" bench "$name"
+    tables+=("$out/$name.jsonl")
   fi
   if [ -n "$is_first" ] && command -v compute-sanitizer >/dev/null; then
     # Small cases of every op: large ones are slow under it.
@@ -93,8 +95,8 @@ for library in $LIBRARIES; do
   is_first=
 done
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-if compgen -G "$out/*.jsonl" >/dev/null; then
-  "$python" -m tests.gpu.table "$out"/*.jsonl
+if [ ${#tables[@]} -gt 0 ]; then
+  "$python" -m tests.gpu.table "${tables[@]}"
 fi
 cat "$summary"
 ! grep -q FAILED "$summary"
