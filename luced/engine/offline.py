@@ -57,11 +57,11 @@ def logits(
         return np.concatenate([runner.forward_all(chunk_of(runner, s, i, min(step, len(tokens) - i))) for i in starts])
 
 
-def prefill(runner: Runner, n: int) -> None:
-    s = sequence_of(runner, [(7 * i + 1) % runner.n_vocab for i in range(n)])
-    for i in range(0, n, runner.n_batch):
-        n_rows = min(runner.n_batch, n - i)
-        runner.step(plan_of(chunk_of(runner, s, i, n_rows, n_out=int(i + n_rows == n))))
+def prefill(runner: Runner, s: Sequence, begin: int, end: int) -> None:
+    """Reads its tokens from begin to end; if those are the last, a token is drawn."""
+    for i in range(begin, end, runner.n_batch):
+        n_rows = min(runner.n_batch, end - i)
+        runner.step(plan_of(chunk_of(runner, s, i, n_rows, n_out=int(i + n_rows == len(s.tokens)))))
 
 
 def sequence_of(runner: Runner, tokens: list[int]) -> Sequence:

@@ -16,7 +16,7 @@ from luced.device.device import Device
 from luced.device.energy import NoCounterError, counter
 from luced.engine import loader
 from luced.engine.floor import step_bytes
-from luced.engine.offline import chunk_of, drain, plan_of, sequence_of
+from luced.engine.offline import drain, prefill, sequence_of
 from luced.engine.runner import Runner
 from luced.engine.scheduler import Scheduler
 from luced.engine.sequence import Sequence
@@ -146,15 +146,13 @@ def _reader(runner: Runner, work: Work) -> Callable[[], float]:
     """Reads work.n tokens, after work.depth that it has read now; gives the seconds."""
     s = sequence_of(runner, _tokens(runner, work.depth + work.n))
 
-    def read(begin: int, end: int) -> float:
+    def read() -> float:
         begin_s = time.perf_counter()
-        for i in range(begin, end, runner.n_batch):
-            n_rows = min(runner.n_batch, end - i)
-            runner.step(plan_of(chunk_of(runner, s, i, n_rows, n_out=int(i + n_rows == len(s.tokens)))))
+        prefill(runner, s, work.depth, work.depth + work.n)
         return time.perf_counter() - begin_s
 
-    read(0, work.depth)
-    return lambda: read(work.depth, work.depth + work.n)
+    prefill(runner, s, 0, work.depth)
+    return read
 
 
 def _writer(runner: Runner, work: Work) -> Callable[[], float]:

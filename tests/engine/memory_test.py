@@ -3,6 +3,7 @@ even before it is touched."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from luced.device.cpu import Cpu
 from luced.engine import loader
-from luced.engine.offline import drain, prefill
+from luced.engine.offline import drain, prefill, sequence_of
 from luced.engine.runner import Runner
 from tests.tinygguf import tiny_chat_model
 
@@ -41,12 +42,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(path: Path, device: Cpu) -> Runner:
     runner = drain(loader.load(path, device, loader.Wants(kv_type="f32")))
-    prefill(runner, 4000)
+    prefill(runner, sequence_of(runner, [i % runner.n_vocab for i in range(4000)]), 0, 4000)
     return runner
 
 
 def test_unloading_gives_everything_back(path: Path, device: Cpu) -> None:
     load(path, device).close()  # what Python and numpy keep for good
+    gc.collect()  # and what other tests have left
     before = resident_bytes()
     for i in range(10):
         runner = load(path, device)

@@ -15,9 +15,10 @@ import click
 from luced.device.cuda import Cuda
 from luced.device.values import Call, Value
 from luced.engine import loader
-from luced.engine.offline import drain
+from luced.engine.offline import drain, sequence_of
+from luced.engine.plan import Chunk, Plan
 from luced.engine.runner import Runner
-from tests.gpu.steps import fill_rows
+from luced.engine.sequence import Sequence, Table
 
 REPEATS = 20
 
@@ -48,6 +49,24 @@ def seconds(runner: Runner, calls: list[Call]) -> float:
         program.read()
     program.read()
     return (time.perf_counter() - begin) / REPEATS
+
+
+def fill_rows(runner: Runner, n_rows: int, depth: int) -> None:
+    """One row of each of n_rows sequences, with `depth` tokens before it and whatever the cache holds; they may share
+    pages."""
+    chunks = tuple(_chunk(runner, slot, depth) for slot in range(n_rows))
+    runner.arrays.fill(Plan(chunks, tuple([] for _ in runner.groups), n_rows, n_rows))
+
+
+def _chunk(runner: Runner, slot: int, depth: int) -> Chunk:
+    s: Sequence = sequence_of(runner, [(7 * i + slot) % runner.n_vocab for i in range(depth + 1)])
+    s.slot = slot
+    size = runner.page_size
+    n_pages = depth // size + 1
+    first = slot * n_pages
+    s.tables = [Table("i", [(first + p) % g.n_pages for p in range(n_pages)]) for g in runner.groups]
+    slots = tuple([table[depth // size] * size + depth % size] for table in s.tables)
+    return Chunk(s, s.tokens[depth:], depth, slots, 1, True)
 
 
 @click.command(help=__doc__)
