@@ -20,5 +20,6 @@ struct luce_context {
   luce::Stream stream;
   uint32_t *fault;      // pinned: read by the host at commit
   uint32_t *arrivals;   // of luce::Launcher
+  float *scratch;       // likewise
   std::string error{};  // of the last status that was not LUCE_OK
 };

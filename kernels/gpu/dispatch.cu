@@ -50,9 +50,10 @@ luce_status refuse(luce_status status, std::string message) {
   return status;
 }
 
-void free_all(uint32_t *fault, uint32_t *arrivals) {
+void free_all(uint32_t *fault, uint32_t *arrivals, float *scratch) {
   cudaFreeHost(fault);
   cudaFree(arrivals);
+  cudaFree(scratch);
 }
 
 luce_status no_device(const char *what, cudaError_t error) {
@@ -80,6 +81,7 @@ luce_status luce_open(const luce_open_args *args, luce_context **out) {
   cudaDeviceProp properties;
   int compiled = 0;
   uint32_t *fault = nullptr, *arrivals = nullptr;
+  float *scratch = nullptr;
   if ((error = cudaSetDevice(args->device)) != cudaSuccess ||
       (error = cudaGetDeviceProperties(&properties, args->device)) != cudaSuccess ||
       (error = cudaHostAlloc(&fault, sizeof *fault, cudaHostAllocMapped)) != cudaSuccess) {
@@ -88,14 +90,15 @@ luce_status luce_open(const luce_open_args *args, luce_context **out) {
   *fault = LUCE_FAULT_NONE;
   if ((error = cudaMalloc(&arrivals, luce::kArrivals * sizeof *arrivals)) != cudaSuccess ||
       (error = cudaMemset(arrivals, 0, luce::kArrivals * sizeof *arrivals)) != cudaSuccess ||
+      (error = cudaMalloc(&scratch, luce::kScratchBytes)) != cudaSuccess ||
       (error = luce::compiled_generation(&compiled)) != cudaSuccess) {
-    free_all(fault, arrivals);
+    free_all(fault, arrivals, scratch);
     return no_device("the library has no kernels for this device", error);
   }
   const int chip = properties.major * 10 + properties.minor;
   const int generation = args->isa == 0 ? chip : args->isa;
   if (generation > chip) {
-    free_all(fault, arrivals);
+    free_all(fault, arrivals, scratch);
     return refuse(LUCE_NO_DEVICE,
                   "this device is of generation " + std::to_string(chip) + ", not " + std::to_string(generation));
   }
@@ -107,9 +110,10 @@ luce_status luce_open(const luce_open_args *args, luce_context **out) {
                                                           {},
                                                           {static_cast<cudaStream_t>(args->stream), is_dependent},
                                                           fault,
-                                                          arrivals};
+                                                          arrivals,
+                                                          scratch};
   if (context == nullptr) {
-    free_all(fault, arrivals);
+    free_all(fault, arrivals, scratch);
     return refuse(LUCE_NO_MEMORY, "no memory for a context");
   }
   std::snprintf(context->name, sizeof context->name, "%.63s", properties.name);
@@ -118,7 +122,7 @@ luce_status luce_open(const luce_open_args *args, luce_context **out) {
 }
 
 void luce_close(luce_context *context) {
-  if (context != nullptr) free_all(context->fault, context->arrivals);
+  if (context != nullptr) free_all(context->fault, context->arrivals, context->scratch);
   delete context;
 }
 
@@ -151,8 +155,8 @@ luce_status luce_run(luce_context *context, const luce_call *calls, int32_t n_ca
     const luce_status status = check_run(*context, calls[i].op, calls[i].args);
     if (status != LUCE_OK) return context->fail(status, "call " + std::to_string(i) + ": " + context->error);
   }
-  luce::Launcher launcher = {context->stream, context->fault, context->n_multiprocessors, context->most_shared,
-                             context->arrivals};
+  luce::Launcher launcher = {context->stream,      context->fault,    context->n_multiprocessors,
+                             context->most_shared, context->arrivals, context->scratch};
   launcher.error = cudaSetDevice(context->device);
   for (int32_t i = 0; i < n_calls;) {
     const int n_done = kOps[calls[i].op].op->launch(calls + i, n_calls - i, launcher);

@@ -25,6 +25,7 @@
 namespace luce {
 
 constexpr int kArrivals = 1 << 16;
+constexpr int64_t kScratchBytes = 16 << 20;
 
 // Puts the kernels of one op on a stream; the first error is kept.
 struct Launcher {
@@ -33,6 +34,7 @@ struct Launcher {
   int n_multiprocessors;
   int64_t most_shared;  // bytes of shared memory that a block can have here
   uint32_t *arrivals;   // kArrivals zeros in device memory, which every kernel leaves as zeros
+  float *scratch;       // kScratchBytes of device memory, of the kernel that runs
   cudaError_t error = cudaSuccess;
 
   template <class Args>

@@ -6,7 +6,7 @@
 // a glu, and its quantisation.
 
 #include "kernel.h"
-#include "matmul.cuh"
+#include "matmul_some.cuh"
 #include "overlap.h"
 
 namespace luce {
@@ -222,8 +222,7 @@ void launch_matmul(const luce_matmul_args &first, const MatmulArgs &all, Launche
     launcher(one.id, dim3(all.n_tiles() < most ? all.n_tiles() : most), kMatmulThreads, one.shared_bytes, all);
     return;
   }
-  const int size = all.bound <= 8 ? 1 : 2;  // in kernels.def they follow each other
-  launcher(one.id + size, dim3(all.n_tiles(), blocks_of(all.bound, 8 * size)), kMatmulThreads, 0, all);
+  launch_some(first.weight.type, all, launcher);
 }
 
 }  // namespace luce

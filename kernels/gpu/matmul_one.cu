@@ -42,16 +42,16 @@ LUCE_DEVICE void add_group(const Group &w, const Activation &x, int group, int l
   const int g = lane / 4, t = lane % 4, mine = g % 2 * 4 + g / 2;
   uint32_t q[2] = {0, 0};
   if (group * 256 + 32 * mine < x.K) load_codes(x.q + group * 256 + 32 * mine, t, q);
-  float d[2];
-  int2 sums_of_x[2] = {};
+  float d[2], d_sums[2][kSpans];
   int first[4], second[4];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int b = group * 8 + t + 4 * h;
     const bool is_there = 32 * b < x.K;
     d[h] = is_there ? x.d(b) : 0.0f;
-    if ((f.mins || f.zero != 0) && is_there) sums_of_x[h] = x.sums(b);
-    const int2 from = start(sums_of_x[h]);
+    const int2 sums_of_x = (f.mins || f.zero != 0) && is_there ? x.sums(b) : int2{0, 0};
+    scaled_sums(d[h], sums_of_x, d_sums[h]);
+    const int2 from = start(sums_of_x);
     first[h] = first[h + 2] = from.x;
     second[h] = second[h + 2] = from.y;
   }
@@ -66,7 +66,8 @@ LUCE_DEVICE void add_group(const Group &w, const Activation &x, int group, int l
   for (int h = 0; h < 2; ++h) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      sums[r] = add_block(sums[r], first[2 * r + h], second[2 * r + h], w.scales.of(r, h, t), d[h], sums_of_x[h]);
+      sums[r] =
+          add_block(sums[r], first[2 * r + h], second[2 * r + h], w.scales.of(r, h, t), BlockOfX(d[h]), d_sums[h]);
     }
   }
 }
@@ -186,9 +187,7 @@ LUCE_DEVICE void matmul_one(const MatmulArgs &a) {
     }
     __syncthreads();
     if (!puts) continue;
-    float y = partial[half][0][r];
-#pragma unroll
-    for (int w = 1; w < kWarps; ++w) y += partial[half][w][r];
+    const float y = tree_sum(kWarps, [&](int w) { return partial[half][w][r]; });
     rest.put(*place.part, j, 0, y);
   }
 }

@@ -1,11 +1,13 @@
 // matmul_type.cuh: the arithmetic of quantised weights times rows of Q8_A, for the type that a file is compiled for:
 // LUCE_WEIGHT is its name in kernels.def, LUCE_WEIGHT_TYPE its luce_type.
 //
-// A tile is 16 outputs; a block's eight warps take an eighth of K each. 32 values of k are one matrix instruction,
-// whose sum is exact; it is scaled and added in float to one of four sums, that of every fourth block. The four are
-// added in order, then those of the warps. So an output has the same bits for any number of rows.
+// A tile is 16 outputs; a warp takes an eighth of K. The products of 32 values of k, or of 16 under one scale, are a
+// matrix instruction, whose sum is exact. Times the scale of x it is rounded, times that of the weight it is added to
+// one of four sums, that of every fourth block. The four are added in order, those of the eighths as a tree. So an
+// output has the same bits for any number of rows.
 //
-// The accumulator of the matrix instruction begins at the bits of 1.5 * 2^23: what comes out is a float already.
+// The accumulator of the matrix instruction begins at the bits of 1.5 * 2^23: what comes out is a float already, from
+// which the multiplication by the scale of x also takes the 1.5 * 2^23. For that the scale has 22 bits.
 #pragma once
 
 #include "matmul_units.cuh"
@@ -19,12 +21,25 @@ constexpr float kMagicFloat = 12582912.0f;
 
 using P = Packing<LUCE_WEIGHT_TYPE>;
 using Codes = UnitCodes<LUCE_WEIGHT_TYPE>;
-using Scales = UnitScales<LUCE_WEIGHT_TYPE>;
 constexpr Format f = P::f;
 constexpr int kUnits = 256 / P::values;  // in a group of 256 values
+constexpr int kSpans = 32 / f.span;      // in a block of 32 values
 
-LUCE_DEVICE float product_of(int accumulator) {
-  return __int_as_float(accumulator) - kMagicFloat;
+// Of 32 values of x beside their codes: the scale, and what an accumulator times it has too much.
+struct BlockOfX {
+  float d, excess;
+
+  LUCE_DEVICE explicit BlockOfX(float d) : d(d), excess(-kMagicFloat * d) {}
+  LUCE_DEVICE float times(int accumulator) const { return fmaf(__int_as_float(accumulator), d, excess); }
+};
+
+// The sum of n = 1, 2, 4 or 8 values, as a tree; all are on their way at once.
+template <class Get>
+LUCE_DEVICE float tree_sum(int n, Get get) {
+  float v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = i < n ? get(i) : 0.0f;
+  return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
 // The codes of x that a lane gives for 32 values.
@@ -43,7 +58,7 @@ struct Activation {
   const uint8_t *q;
   int K;
 
-  LUCE_DEVICE float d(int b) const { return reinterpret_cast<const float *>(q + K)[b]; }
+  LUCE_DEVICE float d(int b) const { return __uint_as_float(reinterpret_cast<const uint32_t *>(q + K)[b] & ~3u); }
   LUCE_DEVICE int2 sums(int b) const {
     const short2 s = reinterpret_cast<const short2 *>(q + K + K / 8)[b];
     return {s.x, s.y};
@@ -56,20 +71,24 @@ LUCE_DEVICE int2 start(int2 sums) {
   return {kMagic - f.zero * sums.x, kMagic - f.zero * sums.y};
 }
 
+// Of 16 or 32 values of x under one scale of the weight: d times the sum of the codes.
+LUCE_DEVICE void scaled_sums(float d, int2 sums, float (&out)[kSpans]) {
+  if constexpr (f.span == 32) {
+    out[0] = d * static_cast<float>(sums.x + sums.y);
+  } else {
+    out[0] = d * static_cast<float>(sums.x), out[1] = d * static_cast<float>(sums.y);
+  }
+}
+
 // Adds 32 values of k to an output: `first` is the accumulator of the instruction, or that of 16 values and `second` of
 // the other 16.
-LUCE_DEVICE float add_block(float sum, int first, int second, const Scale &w, float d, int2 sums) {
-  if constexpr (f.span == 32) {
-    sum = fmaf(product_of(first), w.d * w.scale[0] * d, sum);
-    if constexpr (f.mins) sum = fmaf(w.m * w.min[0], d * static_cast<float>(sums.x + sums.y), sum);
-  } else {
-    // Both products and their sum are whole numbers below 2^24: exact.
-    const float product = fmaf(product_of(second), w.scale[1], product_of(first) * w.scale[0]);
-    sum = fmaf(product, w.d * d, sum);
-    if constexpr (f.mins) {
-      const float min = fmaf(static_cast<float>(sums.y), w.min[1], static_cast<float>(sums.x) * w.min[0]);
-      sum = fmaf(min, w.m * d, sum);
-    }
+LUCE_DEVICE float add_block(float sum, int first, int second, const Scale &w, const BlockOfX &x,
+                            const float (&d_sums)[kSpans]) {
+  sum = fmaf(x.times(first), w.scale[0], sum);
+  if constexpr (f.span == 16) sum = fmaf(x.times(second), w.scale[1], sum);
+  if constexpr (f.mins) {
+#pragma unroll
+    for (int i = 0; i < kSpans; ++i) sum = fmaf(w.min[i], d_sums[i], sum);
   }
   return sum;
 }

@@ -5,21 +5,19 @@
 
 namespace luce {
 
-// Of 32 values of a row: value = d * scale * (code - zero) + m * min, with two scales and minima where a span is 16.
+// Of 32 values of a row: value = scale * (code - zero) + min, with two scales and minima where a span is 16.
 struct Scale {
-  float d, m, scale[2], min[2];
+  float scale[2], min[2];
 };
 
 LUCE_DEVICE float half_of(uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }
 
-// Byte i of a word of scales, a whole number, as a float.
-LUCE_DEVICE float byte_of(uint32_t word, int i) {
-  return __uint_as_float(0x4B000000u | (word >> i * 8 & 255)) - 8388608.0f;
-}
-LUCE_DEVICE float nibble_of(uint32_t word, int i) {
-  return static_cast<float>(word >> i * 4 & 15);
+// d, which is an F16, times byte i of a word less `zero`: exact. With the byte in it a float is 2^15 more.
+template <int zero = 0>
+LUCE_DEVICE float times_byte(float d, uint32_t word, int i) {
+  return fmaf(__uint_as_float(__byte_perm(word, 0x47000000u, 0x7404 | i << 4)), d, -(32768.0f + zero) * d);
 }
 
 // The codes of one unit.
@@ -30,10 +28,6 @@ struct UnitCodes {
 
   uint32_t low[P::low_words], high[kHigh];
 
-  // From global memory, once.
-  LUCE_DEVICE void load(const uint8_t *unit, int lane) {
-    take(unit, lane, [](auto *p) { return load_weights(p); });
-  }
   // From shared memory.
   LUCE_DEVICE void read(const uint8_t *unit, int lane) {
     take(unit, lane, [](auto *p) { return *p; });
@@ -87,64 +81,121 @@ struct UnitCodes {
   }
 };
 
-// Four bytes of scales and minima, of blocks t (h = 0) and t + 4 (h = 1).
+// Of d, m and four bytes of scales and minima, those of blocks t (h = 0) and t + 4 (h = 1).
 template <int type>
 LUCE_DEVICE Scale scale_of(float d, float m, uint32_t sub, int h) {
   using P = Packing<type>;
-  Scale s = {d, m, {1, 1}, {1, 1}};
-  if constexpr (!P::is_super) return s;
-  if constexpr (P::f.span == 32) {
-    s.scale[0] = byte_of(sub, h);
-    s.min[0] = byte_of(sub, 2 + h);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if constexpr (P::subs_are_nibbles) {
-        s.scale[i] = nibble_of(sub, 2 * (2 * h + i));
-        s.min[i] = nibble_of(sub, 2 * (2 * h + i) + 1);
-      } else {
-        s.scale[i] = byte_of(sub, 2 * h + i) - (P::subs_are_signed ? 128.0f : 0.0f);
-      }
-    }
+  if constexpr (!P::is_super) return {{d, d}, {m, m}};
+  if constexpr (P::f.span == 32) return {{times_byte(d, sub, h), 0}, {times_byte(m, sub, 2 + h), 0}};
+  if constexpr (P::subs_are_nibbles) {
+    const uint32_t low = sub & 0x0F0F0F0Fu, high = sub >> 4 & 0x0F0F0F0Fu;
+    return {{times_byte(d, low, 2 * h), times_byte(d, low, 2 * h + 1)},
+            {times_byte(m, high, 2 * h), times_byte(m, high, 2 * h + 1)}};
   }
-  return s;
+  return {{times_byte<128>(d, sub, 2 * h), times_byte<128>(d, sub, 2 * h + 1)}, {0, 0}};
 }
 
-// The scales of one unit for rows g and g + 8: all its blocks.
+// The scales of a group of 256 values in shared memory that a lane wants: of rows g and g + 8, of all blocks. Block r
+// of half h is block 4h + r.
 template <int type>
-struct UnitScales {
+struct GroupScales {
   using P = Packing<type>;
+  static constexpr int kWords = P::is_super ? 1 : P::f.mins ? 8 : 4;
 
-  uint32_t d[2][P::d_bytes > 4 ? 2 : 1], sub[2][4];
+  uint32_t d[2][kWords], sub[2][4];
 
-  LUCE_DEVICE void load(const uint8_t *unit, int lane) {
-    const uint8_t *scales = unit + P::code_bytes;
+  LUCE_DEVICE void read(const uint8_t *group, int lane) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int r = lane / 4 + 8 * i;
-      if constexpr (P::d_bytes == 2) {
-        d[i][0] = *reinterpret_cast<const uint16_t *>(scales + 2 * r);
+      const int row = lane / 4 + 8 * i;
+      if constexpr (P::is_super) {
+        const uint8_t *scales = group + P::code_bytes;
+        d[i][0] = P::f.mins ? *reinterpret_cast<const uint32_t *>(scales + 4 * row)
+                            : *reinterpret_cast<const uint16_t *>(scales + 2 * row);
+        const uint4 s = *reinterpret_cast<const uint4 *>(scales + kTileRows * P::d_bytes + 16 * row);
+        sub[i][0] = s.x, sub[i][1] = s.y, sub[i][2] = s.z, sub[i][3] = s.w;
       } else {
 #pragma unroll
-        for (int j = 0; j < P::d_bytes / 4; ++j) {
-          d[i][j] = load_weights(reinterpret_cast<const uint32_t *>(scales + P::d_bytes * r) + j);
+        for (int j = 0; j < kWords; ++j) {
+          constexpr int kOfUnit = kWords / 4;
+          const uint8_t *scales = group + j / kOfUnit * P::bytes + P::code_bytes;
+          d[i][j] = reinterpret_cast<const uint32_t *>(scales + P::d_bytes * row)[j % kOfUnit];
         }
-      }
-      if constexpr (P::is_super) {
-        const uint4 s = load_weights(reinterpret_cast<const uint4 *>(scales + kTileRows * P::d_bytes + 16 * r));
-        sub[i][0] = s.x, sub[i][1] = s.y, sub[i][2] = s.z, sub[i][3] = s.w;
       }
     }
   }
 
-  // Of block b of row g + 8 i.
-  LUCE_DEVICE Scale of(int i, int b) const {
+  LUCE_DEVICE Scale of(int i, int r, int h) const {
     if constexpr (P::is_super) {
-      return scale_of<type>(half_of(d[i][0] & 0xFFFF), half_of(d[i][0] >> 16), sub[i][b % 4], b / 4);
+      return scale_of<type>(half_of(d[i][0] & 0xFFFF), half_of(d[i][0] >> 16), sub[i][r], h);
     } else if constexpr (P::f.mins) {
-      return scale_of<type>(half_of(d[i][b] & 0xFFFF), half_of(d[i][b] >> 16), 0, 0);
+      const uint32_t word = h == 0 ? d[i][r] : d[i][4 + r];
+      return scale_of<type>(half_of(word & 0xFFFF), half_of(word >> 16), 0, 0);
     } else {
-      return scale_of<type>(half_of(d[i][0] >> 16 * b & 0xFFFF), 0, 0, 0);
+      const uint32_t word = h == 0 ? d[i][r / 2] : d[i][2 + r / 2];
+      return scale_of<type>(half_of(word >> 16 * (r % 2) & 0xFFFF), 0, 0, 0);
+    }
+  }
+};
+
+// The codes of half h of a group in shared memory.
+template <int type>
+struct HalfCodes {
+  using P = Packing<type>;
+  static constexpr int kLow = 2 * P::low_bits, kHigh = P::high_bits > 0 ? 2 * P::high_bits : 1;
+
+  uint32_t low[kLow], high[kHigh];
+
+  LUCE_DEVICE void read(const uint8_t *group, int h, int lane) {
+    take(group, h, lane, low);
+    if constexpr (P::high_bits > 0) take(group + P::low_words * 4 * kLanes, h, lane, high);
+  }
+
+  // The four registers of block r: codes as they are, less what they count too much.
+  LUCE_DEVICE void registers(int r, uint32_t (&a)[4]) const {
+    constexpr uint32_t kOnes = 0x01010101u, kTop = 0x80u * kOnes;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (P::low_bits == 8) {
+        a[i] = low[4 * r + i];
+      } else if constexpr (P::low_bits == 4) {
+        a[i] = low[2 * r + i / 2] >> (i % 2 * 4) & 15 * kOnes;
+      } else {
+        a[i] = low[r] >> 2 * i & 3 * kOnes;
+      }
+      if constexpr (P::high_bits == 2) a[i] |= shifted(high[r], P::low_bits - 2 * i) & (3 * kOnes << P::low_bits);
+      if constexpr (P::high_bits == 1) {
+        a[i] |= shifted(high[r / 2], P::low_bits - r % 2 * 4 - i) & (kOnes << P::low_bits);
+      }
+      if constexpr (P::f.zero != 0) a[i] = ((a[i] | kTop) - P::f.zero * kOnes) ^ kTop;
+    }
+  }
+
+ private:
+  LUCE_DEVICE static uint32_t shifted(uint32_t word, int left) { return left >= 0 ? word << left : word >> -left; }
+
+  // The words of a plane, of which a unit has twice as many where it is the whole group, and half as many else.
+  template <int n>
+  LUCE_DEVICE static void take(const uint8_t *plane, int h, int lane, uint32_t (&words)[n]) {
+    constexpr int kUnits = P::is_super ? 1 : 2, kWords = n / kUnits;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const uint8_t *from = plane + (P::is_super ? 0 : (2 * h + u) * P::bytes);
+      if constexpr (P::is_super && kWords == 2) {
+        const uint2 w = *reinterpret_cast<const uint2 *>(from + 16 * lane + 8 * h);
+        words[0] = w.x, words[1] = w.y;
+      } else if constexpr (kWords % 4 == 0) {
+        if (P::is_super) from += h * kWords * 4 * kLanes;
+#pragma unroll
+        for (int i = 0; i < kWords; i += 4) {
+          const uint4 w = *reinterpret_cast<const uint4 *>(from + i * 4 * kLanes + 16 * lane);
+          words[u * kWords + i] = w.x, words[u * kWords + i + 1] = w.y;
+          words[u * kWords + i + 2] = w.z, words[u * kWords + i + 3] = w.w;
+        }
+      } else {
+        static_assert(kWords == 1);
+        words[u] = *reinterpret_cast<const uint32_t *>(from + 4 * lane);
+      }
     }
   }
 };

@@ -163,8 +163,8 @@ extern "C" luce_status luce_pack(luce_context *context, const luce_tensor *weigh
                                weight->ne[0],
                                row_begin,
                                row_end};
-  luce::Launcher launcher = {context->stream, context->fault, context->n_multiprocessors, context->most_shared,
-                             context->arrivals};
+  luce::Launcher launcher = {context->stream,      context->fault,    context->n_multiprocessors,
+                             context->most_shared, context->arrivals, context->scratch};
   launcher.error = cudaSetDevice(context->device);
   const dim3 grid(luce::blocks_of(weight->ne[0], kernel.values), luce::blocks_of(row_end - row_begin, luce::kTileRows));
   launcher(kernel.id, grid, luce::kLanes, 0, args);

@@ -51,6 +51,16 @@ LUCE_DEVICE void copy_async(void *to, const void *from) {
   *static_cast<uint4 *>(to) = *static_cast<const uint4 *>(from);
 #endif
 }
+// The same for 8 bytes, by way of the nearest cache.
+LUCE_DEVICE void copy_eight_async(void *to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+#else
+  *static_cast<uint2 *>(to) = *static_cast<const uint2 *>(from);
+#endif
+}
 // The same for weights, which are read once: they should not push others out of the cache.
 LUCE_DEVICE void copy_weights_async(void *to, const void *from) {
 #if __CUDA_ARCH__ >= 800
@@ -74,6 +84,62 @@ LUCE_DEVICE void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 #endif
+}
+
+// Weights that a warp copies to shared memory, which are read once: n bytes, a multiple of 16, at multiples of 16.
+// `arrival` is a word there that tells whether they have come; it is used again and again, the first time with parity
+// 0.
+LUCE_DEVICE uint32_t shared_address(const void *p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+LUCE_DEVICE void begin_arrivals(uint64_t *arrival) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mbarrier.init.shared.b64 [%0], 1; fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::"r"(
+          shared_address(arrival))
+      : "memory");
+#elif __CUDA_ARCH__ >= 800
+  asm volatile("mbarrier.init.shared.b64 [%0], 32;" ::"r"(shared_address(arrival)) : "memory");
+#endif
+}
+LUCE_DEVICE void bring_weights(void *to, const uint8_t *from, int n_bytes, uint64_t *arrival) {
+  const int lane = threadIdx.x % kLanes;
+#if __CUDA_ARCH__ >= 900
+  if (lane != 0) return;
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(n_bytes)
+               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(n_bytes), "r"(shared_address(arrival)), "l"(policy)
+      : "memory");
+#elif __CUDA_ARCH__ >= 800
+  // Without a hint to the cache: ptxas of CUDA 13.0 makes illegal instructions of those.
+#pragma unroll 4
+  for (int i = 16 * lane; i < n_bytes; i += 16 * kLanes) copy_async(static_cast<uint8_t *>(to) + i, from + i);
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrival)) : "memory");
+#else
+  for (int i = 16 * lane; i < n_bytes; i += 16 * kLanes) {
+    *reinterpret_cast<uint4 *>(static_cast<uint8_t *>(to) + i) =
+        load_weights(reinterpret_cast<const uint4 *>(from + i));
+  }
+#endif
+}
+LUCE_DEVICE void wait_for_weights(uint64_t *arrival, unsigned parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{ .reg .pred p; again%=: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; @!p bra again%=; }" ::"r"(
+                   shared_address(arrival)),
+               "r"(parity)
+               : "memory");
+#elif __CUDA_ARCH__ >= 800
+  asm volatile("{ .reg .pred p; again%=: mbarrier.test_wait.parity.shared.b64 p, [%0], %1; @!p bra again%=; }" ::"r"(
+                   shared_address(arrival)),
+               "r"(parity)
+               : "memory");
+#endif
+  __syncwarp();
 }
 
 constexpr int kLineBytes = 128;  // of the cache

@@ -140,6 +140,8 @@ def _matmul_cases(type_: Type) -> list[Case]:
         Case("matmul", f"{name}-onto-out", _matmul(type_, 256, 16, 5, bias=True, add="out", n_rows=4), bound),
         Case("matmul", f"{name}-no-rows", _matmul(type_, 256, 5, 2, n_rows=0), bound),
     ]
+    if type_ in QUANTISED:  # on a GPU blocks share such rows
+        cases.append(Case("matmul", f"{name}-long-rows", _matmul(type_, 28672, 33, 9), Bound(of_row=128 * EPS)))
     for n in (1, 64):
         build = _matmul(type_, 1536, 576, n)
         flops = 2.0 * 1536 * 576 * n
