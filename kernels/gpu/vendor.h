@@ -61,15 +61,11 @@ LUCE_DEVICE void copy_eight_async(void *to, const void *from) {
   *static_cast<uint2 *>(to) = *static_cast<const uint2 *>(from);
 #endif
 }
-// The same for weights, which are read once: they should not push others out of the cache.
+// The same for weights. Without a hint to the cache that they are read once: ptxas of CUDA 13.0 makes an illegal
+// instruction of it where the address in shared memory has a uniform part.
 LUCE_DEVICE void copy_weights_async(void *to, const void *from) {
 #if __CUDA_ARCH__ >= 800
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "l"(policy)
-               : "memory");
+  copy_async(to, from);
 #else
   *static_cast<uint4 *>(to) = load_weights(static_cast<const uint4 *>(from));
 #endif
@@ -116,7 +112,7 @@ LUCE_DEVICE void bring_weights(void *to, const uint8_t *from, int n_bytes, uint6
       "l"(from), "r"(n_bytes), "r"(shared_address(arrival)), "l"(policy)
       : "memory");
 #elif __CUDA_ARCH__ >= 800
-  // Without a hint to the cache: ptxas of CUDA 13.0 makes illegal instructions of those.
+  // Without a hint to the cache, as copy_weights_async().
 #pragma unroll 4
   for (int i = 16 * lane; i < n_bytes; i += 16 * kLanes) copy_async(static_cast<uint8_t *>(to) + i, from + i);
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrival)) : "memory");
