@@ -39,7 +39,45 @@ int64_t workspace(const luce_attention_args &a) {
   return a.q.ne[2] * a.q.ne[1] * count_splits(a) * (a.v_pages.ne[0] + 2) * 4;
 }
 
-AttentionArgs flat(const luce_attention_args &a, uint32_t *arrivals) {
+void launch(const luce_attention_args &a, Launcher &launcher) {
+  const PagesKernel pages = pages_kernel(a);
+  const bool by_pages = pages.id >= 0 && pages.shared_bytes + kStaticBytes <= launcher.most_shared;
+  const int id = by_pages ? pages.id : kernel_attention;
+  const int64_t bytes = by_pages ? pages.shared_bytes : shared_bytes(a);
+  const int64_t n = a.q.ne[2], n_kv = a.k_pages.ne[2], fitting = kSharedOfMultiprocessor / (bytes + (8 << 10));
+  const int64_t per_sm = fitting < 1 ? 1 : fitting < kBlocksPerMultiprocessor ? fitting : kBlocksPerMultiprocessor;
+  // A block whose row ends before its first split leaves at once; one whose row is long takes every grid.x-th.
+  const int64_t n_splits = count_splits(a), wanted = blocks_of(per_sm * launcher.n_multiprocessors, n * n_kv);
+  const int64_t most_rows = kArrivals / n_kv;
+  AttentionArgs args = flat_attention(a, launcher.arrivals);
+  for (int64_t first = 0; first < n; first += most_rows) {
+    const int64_t n_rows = n - first < most_rows ? n - first : most_rows;
+    args.first_row = static_cast<int32_t>(first);
+    launcher(id,
+             dim3(static_cast<unsigned>(wanted < n_splits ? wanted : n_splits), static_cast<unsigned>(n_kv),
+                  static_cast<unsigned>(n_rows)),
+             kThreads, bytes, args);
+  }
+}
+
+struct Shared {
+  LUCE_DEVICE Shared(float *memory, int G, int D, int Dv) {
+    q = memory;
+    k = q + G * D;
+    v = k + kCells * (D + 1);
+    p = v + kCells * Dv;
+    o = p + G * kCells;
+    top = o + G * Dv;
+    total = top + G;
+    shrink = total + G;
+  }
+
+  float *q, *k, *v, *p, *o, *top, *total, *shrink;
+};
+
+}  // namespace
+
+AttentionArgs flat_attention(const luce_attention_args &a, uint32_t *arrivals) {
   const auto i32 = [](const luce_tensor &t) { return static_cast<const int32_t *>(t.data); };
   const auto small = [](int64_t n) { return static_cast<int32_t>(n); };
   return {.q = static_cast<const float *>(a.q.data),
@@ -86,44 +124,6 @@ AttentionArgs flat(const luce_attention_args &a, uint32_t *arrivals) {
           .scale = a.scale,
           .softcap = a.softcap};
 }
-
-void launch(const luce_attention_args &a, Launcher &launcher) {
-  const PagesKernel pages = pages_kernel(a);
-  const bool by_pages = pages.id >= 0 && pages.shared_bytes + kStaticBytes <= launcher.most_shared;
-  const int id = by_pages ? pages.id : kernel_attention;
-  const int64_t bytes = by_pages ? pages.shared_bytes : shared_bytes(a);
-  const int64_t n = a.q.ne[2], n_kv = a.k_pages.ne[2], fitting = kSharedOfMultiprocessor / (bytes + (8 << 10));
-  const int64_t per_sm = fitting < 1 ? 1 : fitting < kBlocksPerMultiprocessor ? fitting : kBlocksPerMultiprocessor;
-  // A block whose row ends before its first split leaves at once; one whose row is long takes every grid.x-th.
-  const int64_t n_splits = count_splits(a), wanted = blocks_of(per_sm * launcher.n_multiprocessors, n * n_kv);
-  const int64_t most_rows = kArrivals / n_kv;
-  AttentionArgs args = flat(a, launcher.arrivals);
-  for (int64_t first = 0; first < n; first += most_rows) {
-    const int64_t n_rows = n - first < most_rows ? n - first : most_rows;
-    args.first_row = static_cast<int32_t>(first);
-    launcher(id,
-             dim3(static_cast<unsigned>(wanted < n_splits ? wanted : n_splits), static_cast<unsigned>(n_kv),
-                  static_cast<unsigned>(n_rows)),
-             kThreads, bytes, args);
-  }
-}
-
-struct Shared {
-  LUCE_DEVICE Shared(float *memory, int G, int D, int Dv) {
-    q = memory;
-    k = q + G * D;
-    v = k + kCells * (D + 1);
-    p = v + kCells * Dv;
-    o = p + G * kCells;
-    top = o + G * Dv;
-    total = top + G;
-    shrink = total + G;
-  }
-
-  float *q, *k, *v, *p, *o, *top, *total, *shrink;
-};
-
-}  // namespace
 
 LUCE_GLOBAL(attention)(const __grid_constant__ AttentionArgs a, uint32_t *fault) {
   extern __shared__ float memory[];

@@ -54,12 +54,18 @@ struct AttentionArgs {
   }
 };
 
+AttentionArgs flat_attention(const luce_attention_args &a, uint32_t *arrivals);
+
 // The kernel of attention_pages.cu for these shapes, and its shared memory; id -1: there is none.
 struct PagesKernel {
   int id;
   int64_t shared_bytes;
 };
 PagesKernel pages_kernel(const luce_attention_args &a);
+
+// The first of the calls as one launch, where they are attention of one row, which attention_row.cu can do, and what
+// prepares it: norms and rope of queries and keys, and kv_write. How many they are; 0: they do not begin so.
+int launch_row_attention(const luce_call *calls, int n_calls, Launcher &launcher);
 
 // One row, as it looks at its sequence. What it reads of the row it reads at once, also of a row that is not there.
 struct Viewer {
@@ -125,6 +131,38 @@ struct Viewer {
     return -1;
   }
 };
+
+LUCE_DEVICE float2 to_floats(__half2 x) {
+  return __half22float2(x);
+}
+LUCE_DEVICE float2 to_floats(__nv_bfloat162 x) {
+  return __bfloat1622float2(x);
+}
+
+// Those of 2 n bytes, as floats.
+template <class Pair, class Bytes, int n>
+LUCE_DEVICE void values_of(const Bytes &bytes, float (&x)[n]) {
+  static_assert(sizeof bytes == 2 * n);
+  alignas(sizeof bytes) Pair pairs[n / 2];
+  *reinterpret_cast<Bytes *>(pairs) = bytes;
+#pragma unroll
+  for (int i = 0; i < n / 2; ++i) {
+    const float2 both = to_floats(pairs[i]);
+    x[2 * i] = both.x, x[2 * i + 1] = both.y;
+  }
+}
+
+// n values from p on, 2 n bytes at once.
+template <class Pair, int n>
+LUCE_DEVICE void load_values(const uint8_t *p, float (&x)[n]) {
+  if constexpr (n == 2) {
+    values_of<Pair>(*reinterpret_cast<const uint32_t *>(p), x);
+  } else if constexpr (n == 4) {
+    values_of<Pair>(*reinterpret_cast<const uint2 *>(p), x);
+  } else {
+    values_of<Pair>(*reinterpret_cast<const uint4 *>(p), x);
+  }
+}
 
 LUCE_DEVICE float logit_of(float product, float scale, float softcap) {
   const float x = product * scale;

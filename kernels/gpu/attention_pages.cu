@@ -21,31 +21,6 @@ constexpr int page_bytes(int D) {
   return kLanes * key_bytes(D);
 }
 
-LUCE_DEVICE float2 to_floats(__half2 x) {
-  return __half22float2(x);
-}
-LUCE_DEVICE float2 to_floats(__nv_bfloat162 x) {
-  return __bfloat1622float2(x);
-}
-
-// n values from p on, 2 n bytes at once.
-template <class Pair, int n>
-LUCE_DEVICE void load_values(const uint8_t *p, float (&x)[n]) {
-  alignas(2 * n) Pair pairs[n / 2];
-  if constexpr (n == 2) {
-    pairs[0] = *reinterpret_cast<const Pair *>(p);
-  } else if constexpr (n == 4) {
-    *reinterpret_cast<uint2 *>(pairs) = *reinterpret_cast<const uint2 *>(p);
-  } else {
-    *reinterpret_cast<uint4 *>(pairs) = *reinterpret_cast<const uint4 *>(p);
-  }
-#pragma unroll
-  for (int i = 0; i < n / 2; ++i) {
-    const float2 both = to_floats(pairs[i]);
-    x[2 * i] = both.x, x[2 * i + 1] = both.y;
-  }
-}
-
 template <class Pair, int D, int G>
 LUCE_DEVICE void attend(const AttentionArgs &a, uint32_t *fault) {
   constexpr int kOwn = D / kLanes, kPieces = D / 8;  // 16 bytes of a key

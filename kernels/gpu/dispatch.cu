@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <new>
 
+#include "attention.cuh"
 #include "context.h"
 
 using luce::Op;
@@ -159,7 +160,8 @@ luce_status luce_run(luce_context *context, const luce_call *calls, int32_t n_ca
                              context->most_shared, context->arrivals, context->scratch};
   launcher.error = cudaSetDevice(context->device);
   for (int32_t i = 0; i < n_calls;) {
-    const int n_done = kOps[calls[i].op].op->launch(calls + i, n_calls - i, launcher);
+    int n_done = luce::launch_row_attention(calls + i, n_calls - i, launcher);
+    if (n_done == 0) n_done = kOps[calls[i].op].op->launch(calls + i, n_calls - i, launcher);
     if (launcher.error == cudaSuccess) {
       i += n_done;
       continue;

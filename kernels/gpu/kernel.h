@@ -22,6 +22,9 @@
 #define LUCE_GLOBAL_WITHIN(name, threads, blocks) \
   extern "C" __global__ void __launch_bounds__(threads, blocks) luce_kernel_##name
 
+// A device function that is no part of its caller: the compiler gives registers to each by itself.
+#define LUCE_APART [[maybe_unused]] static __device__ __noinline__
+
 namespace luce {
 
 constexpr int kArrivals = 1 << 16;
