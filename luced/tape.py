@@ -97,7 +97,8 @@ class Tape:
         for i in reversed(range(len(self.calls) - 1)):
             op, following = self.calls[i].op, self.calls[i + 1].op
             joins = any({op, following} <= together for together in LAUNCHED_TOGETHER)
-            if joins or (op in MAKES_ROWS and following == "matmul"):
+            prepares = following == "matmul" if op in MAKES_ROWS else (op, following) == ("kv_write", "attention")
+            if joins or prepares:
                 ends[i] = ends[i + 1]
         return ends
 

@@ -75,6 +75,18 @@ def test_a_row_in_the_making_is_not_written_over_by_what_meets_it() -> None:
     assert len(set(tape.plan_activations()[0].values())) == 3
 
 
+def test_what_an_attention_comes_from_is_not_written_over_by_it() -> None:
+    """Where a device turns queries in each block of the attention, one of them may write while others still read."""
+    tape = Tape()
+    q, k, turned, out = (tape.claim(name, "F32", 64, 9, rows=None) for name in ("q", "k", "turned", "out"))
+    tape.append("softcap", None, ["out"], x=make_value("input", "input", "F32", 64, 9), out=q)
+    tape.append("softcap", None, ["out"], x=q, out=k)
+    tape.append("rope", None, ["out"], x=q, out=turned)
+    tape.append("kv_write", None, [], k=k, v=k)
+    tape.append("attention", None, ["out"], q=turned, out=out)
+    assert len(set(tape.plan_activations()[0].values())) == 4
+
+
 @pytest.mark.parametrize(
     ("dtype", "kv_type", "n_embd"),
     [
