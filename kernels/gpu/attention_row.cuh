@@ -146,6 +146,7 @@ LUCE_APART float capped(float x, float softcap) {
   return softcap * tanhf(x / softcap);
 }
 
+// Blocks (x, h) take every gridDim.x-th split of KV head h; the last of them to come to its end joins all.
 template <class Pair, int D, int G>
 LUCE_DEVICE void attend_row(const RowAttention &s, uint32_t *fault) {
   static_assert(sizeof(RowRoom<D, G>) == row_room_bytes(D, G));

@@ -1,4 +1,5 @@
-"""Calls that a GPU does in one launch, a row and the matrices that meet it, have the bits of each call run alone."""
+"""Calls that a GPU does in one launch have the bits of each call run alone: a row and the matrices that meet it; the
+attention of one row and what prepares it."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ import pytest
 
 from luced.device import abi
 from luced.device.library import Calls
-from luced.ops import SILU
+from luced.ops import ROPE_NEOX, ROPE_NORM, SILU
 from luced.oracle.blocks import q8_a
+from tests.ops.attention_cases import Shape
 from tests.ops.dense_cases import normal, unwritten
-from tests.ops.harness import Args, Placed, context, kernel_args, machines, pack
+from tests.ops.harness import Args, Placed, context, kernel_args, machines, pack, tensor
 from tests.ops.weight_cases import FLOATS, weight
 
 CUDA = [machine for machine in machines() if machine == "cuda"]
@@ -50,6 +52,9 @@ def calls_of(placed: Placed, steps: list[Step]) -> tuple[list[tuple[abi.Op, ctyp
         struct, kept = kernel_args(op, args)
         if op == "matmul":
             kept.append(pack(context("cuda", 1), struct.weight))
+        if n_bytes := context("cuda", 1).workspace_bytes(abi.Op[op.upper()], struct):
+            kept.append(np.full(n_bytes, 0xFF, np.uint8))
+            struct.workspace = tensor(kept[-1])
         calls.append((abi.Op[op.upper()], struct))
         keep += kept
     return calls, keep
@@ -71,4 +76,59 @@ def test_one_launch_has_the_bits_of_its_calls(machine: str, first: str, type_: a
     for name in ("made", "q", *(f"out{j}" for j in range(len(NS)))):
         assert together.values[name].tobytes() == apart.values[name].tobytes(), name
     assert not np.isnan(together.values["out0"]).any()
+    del keep, others
+
+
+def attention_of_a_row(shape: Shape, has_norms: bool, mode: int) -> tuple[Args, list[Step]]:
+    """Norms and rope of queries and keys, the row's cell, and attention; the cache has all cells but that one."""
+    random = np.random.default_rng(shape.d + shape.heads)
+    arrays, (past, _), d = shape(random), shape.sequences[0], shape.d
+    page, c = arrays["page_table"][0, past // shape.page_size], past % shape.page_size
+    for pages in ("k_pages", "v_pages"):
+        arrays[pages].view(np.uint16)[page, :, c] = 0xFFFF  # not a number, in F16 and in BF16
+    arrays |= {"slots": np.array([page * shape.page_size + c], np.int32), "angles": normal(random, 1, d - 16)}
+    steps: list[Step] = []
+    for name, h in (("q", shape.heads), ("k", shape.kv_heads)):
+        arrays |= {f"{name}_raw": normal(random, 1, h, d), f"{name}_weight": normal(random, d)}
+        arrays |= {f"{name}_normed": unwritten(1, h, d), name: unwritten(1, h, d)}
+        norm = {"x": f"{name}_raw", "weight": f"{name}_weight", "out": f"{name}_normed", "eps": 1e-5}
+        steps += [("rms_norm", norm)] if has_norms else []
+        x = f"{name}_normed" if has_norms else f"{name}_raw"
+        steps.append(("rope", {"x": x, "angles": "angles", "out": name, "mode": mode}))
+    arrays["v"] = normal(random, 1, shape.kv_heads, d)
+    cache = ("k_pages", "v_pages", "cell_pos")
+    writes = {"k": "k", "v": "v", "slots": "slots", "positions": "row_pos"}
+    steps.append(("kv_write", {**writes, **{name: name for name in cache}}))
+    sees = ("q", *cache, "page_table", "row_seq", "row_pos", "row_cell", "out")
+    options = {name: arrays[name] for name in ("scale", "softcap", "window")}
+    steps.append(("attention", {**{name: name for name in sees}, **options}))
+    return arrays, steps
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("machine", CUDA)
+@pytest.mark.parametrize("has_norms", [True, False])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(((70, 1),), heads=9, kv_heads=3, d=64, dv=64, page_size=32),
+        Shape(((0, 1),), heads=2, kv_heads=2, d=64, dv=64, page_size=32, kind="bf16"),
+        Shape(((600, 1),), heads=8, kv_heads=2, d=128, dv=128, page_size=32, window=300, softcap=20.0),
+        Shape(((511, 1),), heads=8, kv_heads=1, d=256, dv=256, page_size=32),
+    ],
+    ids=["64", "first", "window", "256"],
+)
+def test_attention_of_a_row_has_the_bits_of_its_calls(machine: str, has_norms: bool, shape: Shape) -> None:
+    arrays, steps = attention_of_a_row(shape, has_norms, ROPE_NEOX if has_norms else ROPE_NORM)
+    together, apart = Placed(arrays), Placed(arrays)
+    calls, keep = calls_of(together, steps)
+    context(machine, 1).run(Calls(calls))
+    calls, others = calls_of(apart, steps)
+    for call in calls:
+        context(machine, 1).run(Calls([call]))
+    for name in ("out", "q", "k", "k_pages", "v_pages", "cell_pos"):
+        assert together.values[name].tobytes() == apart.values[name].tobytes(), name
+    assert not np.isnan(together.values["out"]).any()
+    if has_norms:  # what only the launch itself needs is nowhere
+        assert np.isnan(together.values["q_normed"]).all()
     del keep, others
