@@ -249,3 +249,19 @@ LUCE_DEVICE void join_splits(const AttentionArgs &a, int i, int h, int n_own) {
 }
 
 }  // namespace luce
+
+// X(name of a cache type, its pairs, values of a head, heads to a KV head): the forms of attention_pages.cu and
+// attention_row.cu, in the order of kernels.def.
+#define LUCE_ATTENTION_FORMS_OF(X, name, Pair, D) \
+  X(name, Pair, D, 1)                             \
+  X(name, Pair, D, 2)                             \
+  X(name, Pair, D, 3)                             \
+  X(name, Pair, D, 4)                             \
+  X(name, Pair, D, 8)
+#define LUCE_ATTENTION_FORMS(X)                         \
+  LUCE_ATTENTION_FORMS_OF(X, f16, __half2, 64)          \
+  LUCE_ATTENTION_FORMS_OF(X, f16, __half2, 128)         \
+  LUCE_ATTENTION_FORMS_OF(X, f16, __half2, 256)         \
+  LUCE_ATTENTION_FORMS_OF(X, bf16, __nv_bfloat162, 64)  \
+  LUCE_ATTENTION_FORMS_OF(X, bf16, __nv_bfloat162, 128) \
+  LUCE_ATTENTION_FORMS_OF(X, bf16, __nv_bfloat162, 256)

@@ -136,18 +136,7 @@ LUCE_DEVICE void attend(const AttentionArgs &a, uint32_t *fault) {
   LUCE_GLOBAL(attention_##name##_##D##_##G)(const __grid_constant__ AttentionArgs a, uint32_t *fault) { \
     attend<Pair, D, G>(a, fault);                                                                       \
   }
-#define LUCE_ATTENDS(name, Pair, D) \
-  LUCE_ATTEND(name, Pair, D, 1)     \
-  LUCE_ATTEND(name, Pair, D, 2)     \
-  LUCE_ATTEND(name, Pair, D, 3)     \
-  LUCE_ATTEND(name, Pair, D, 4)     \
-  LUCE_ATTEND(name, Pair, D, 8)
-LUCE_ATTENDS(f16, __half2, 64)
-LUCE_ATTENDS(f16, __half2, 128)
-LUCE_ATTENDS(f16, __half2, 256)
-LUCE_ATTENDS(bf16, __nv_bfloat162, 64)
-LUCE_ATTENDS(bf16, __nv_bfloat162, 128)
-LUCE_ATTENDS(bf16, __nv_bfloat162, 256)
+LUCE_ATTENTION_FORMS(LUCE_ATTEND)
 
 PagesKernel pages_kernel(const luce_attention_args &a) {
   const int64_t D = a.q.ne[0], G = a.q.ne[1] / a.k_pages.ne[2];

@@ -111,18 +111,7 @@ int plan(const luce_call *calls, int n_calls, RowAttention &s) {
   LUCE_GLOBAL(attention_row_##name##_##D##_##G)(const __grid_constant__ RowAttention s, uint32_t *fault) { \
     attend_row<Pair, D, G>(s, fault);                                                                      \
   }
-#define LUCE_ATTEND_ROWS(name, Pair, D) \
-  LUCE_ATTEND_ROW(name, Pair, D, 1)     \
-  LUCE_ATTEND_ROW(name, Pair, D, 2)     \
-  LUCE_ATTEND_ROW(name, Pair, D, 3)     \
-  LUCE_ATTEND_ROW(name, Pair, D, 4)     \
-  LUCE_ATTEND_ROW(name, Pair, D, 8)
-LUCE_ATTEND_ROWS(f16, __half2, 64)
-LUCE_ATTEND_ROWS(f16, __half2, 128)
-LUCE_ATTEND_ROWS(f16, __half2, 256)
-LUCE_ATTEND_ROWS(bf16, __nv_bfloat162, 64)
-LUCE_ATTEND_ROWS(bf16, __nv_bfloat162, 128)
-LUCE_ATTEND_ROWS(bf16, __nv_bfloat162, 256)
+LUCE_ATTENTION_FORMS(LUCE_ATTEND_ROW)
 
 int launch_row_attention(const luce_call *calls, int n_calls, Launcher &launcher) {
   RowAttention s;

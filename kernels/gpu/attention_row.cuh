@@ -39,10 +39,6 @@ constexpr int64_t row_room_bytes(int64_t D, int64_t G) {
   return (4 * (G * D + kRowWarps * (G * D + kLanes * G + 3 * G) + G) + 15) / 16 * 16;
 }
 
-LUCE_DEVICE float4 four_of(const float *x, int k, int D) {
-  return x && k < D ? *reinterpret_cast<const float4 *>(x + k) : float4{0, 0, 0, 0};
-}
-
 // A warp: a head of D values to shared memory, normed and turned. All that it reads it asks for at once.
 template <int D>
 LUCE_DEVICE void prepare_head(const RowAttention &s, const float *from, const float *norm, float eps, float *to) {
@@ -54,7 +50,7 @@ LUCE_DEVICE void prepare_head(const RowAttention &s, const float *from, const fl
   for (int j = 0; j < kFours; ++j) {
     const int k = 4 * (lane + j * kLanes);
     x[j] = four_of(from, k, D);
-    weight[j] = four_of(norm, k, D);
+    weight[j] = norm ? four_of(norm, k, D) : float4{0, 0, 0, 0};
   }
 #pragma unroll
   for (int i = 0; i < kTurns; ++i) {

@@ -31,6 +31,10 @@ LUCE_DEVICE float4 load_four(const float *x, int k, int D) {
   if (k + 4 <= D && reinterpret_cast<uintptr_t>(x + k) % 16 == 0) return *reinterpret_cast<const float4 *>(x + k);
   return {k < D ? x[k] : 0, k + 1 < D ? x[k + 1] : 0, k + 2 < D ? x[k + 2] : 0, k + 3 < D ? x[k + 3] : 0};
 }
+// The same where k and D are multiples of 4, at addresses that are multiples of 16 bytes.
+LUCE_DEVICE float4 four_of(const float *x, int k, int D) {
+  return k < D ? *reinterpret_cast<const float4 *>(x + k) : float4{0, 0, 0, 0};
+}
 LUCE_DEVICE void store_four(float *x, int k, int D, float4 v) {
   if (k + 4 <= D && reinterpret_cast<uintptr_t>(x + k) % 16 == 0) {
     *reinterpret_cast<float4 *>(x + k) = v;
@@ -80,7 +84,7 @@ struct RowMaker {
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) sum = add_squares(sum, held[i]);
 #pragma unroll 1
-      for (int k = first + kHeld * kRowStep; k < D; k += kRowStep) sum = add_squares(sum, four(s.x, k));
+      for (int k = first + kHeld * kRowStep; k < D; k += kRowStep) sum = add_squares(sum, four_of(s.x, k, D));
       scale = scale_of_norm(sum_of_block(sum, room), D, s.eps);
     }
     const int lane_four = 4 * (threadIdx.x % kLanes);
@@ -99,22 +103,19 @@ struct RowMaker {
     }
 #pragma unroll 1
     for (int k = first + (s.up ? 0 : kHeld * kRowStep); k - lane_four < D; k += kRowStep) {
-      float4 v = normed(four(s.x, k), scale);
-      if (s.weight) v = times(v, four(s.weight, k));
-      if (s.up) v = gated(v, four(s.up, k), s.activation);
+      float4 v = normed(four_of(s.x, k, D), scale);
+      if (s.weight) v = times(v, four_of(s.weight, k, D));
+      if (s.up) v = gated(v, four_of(s.up, k, D), s.activation);
       put(k, v);
     }
   }
 
  private:
-  LUCE_DEVICE float4 four(const float *x, int k) const {
-    return k < D ? *reinterpret_cast<const float4 *>(x + k) : float4{0, 0, 0, 0};
-  }
   LUCE_DEVICE void read(const float *x, float4 (&fours)[kHeld]) const {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       const int k = first + i * kRowStep;
-      fours[i] = x ? four(x, k) : float4{0, 0, 0, 0};
+      fours[i] = x ? four_of(x, k, D) : float4{0, 0, 0, 0};
     }
   }
 };

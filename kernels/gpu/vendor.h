@@ -40,13 +40,16 @@ LUCE_DEVICE float load_fresh(const float *p) {
   return __ldcg(p);
 }
 
+// Where in shared memory p is.
+LUCE_DEVICE uint32_t shared_address(const void *p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
 // Copies 16 bytes to shared memory, which are there once the thread has waited for them; before Ampere at once. Copies
 // are waited for in groups: commit_copies() ends one, wait_for_copies<n>() waits for all groups but the last n.
 LUCE_DEVICE void copy_async(void *to, const void *from) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 #else
   *static_cast<uint4 *>(to) = *static_cast<const uint4 *>(from);
 #endif
@@ -54,9 +57,7 @@ LUCE_DEVICE void copy_async(void *to, const void *from) {
 // The same for 8 bytes, by way of the nearest cache.
 LUCE_DEVICE void copy_eight_async(void *to, const void *from) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from) : "memory");
 #else
   *static_cast<uint2 *>(to) = *static_cast<const uint2 *>(from);
 #endif
@@ -85,9 +86,6 @@ LUCE_DEVICE void wait_for_copies() {
 // Weights that a warp copies to shared memory, which are read once: n bytes, a multiple of 16, at multiples of 16.
 // `arrival` is a word there that tells whether they have come; it is used again and again, the first time with parity
 // 0.
-LUCE_DEVICE uint32_t shared_address(const void *p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 LUCE_DEVICE void begin_arrivals(uint64_t *arrival) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
