@@ -96,7 +96,7 @@ def bench(
             elif as_json:
                 row = {"model": entry.name, "device": chosen.device.name, **found.to_json()}
                 row |= {"copy_bytes_s": conditions.copy_bytes_s, "load_s": conditions.load_s}
-                their = theirs.get((found.kind, found.n_tokens, found.depth)) if found.n_rows == 1 else None
+                their = _peer_rate(theirs, found)
                 click.echo(json.dumps({**row, "peer_tok_s": their, "ratio": found.tok_s / their if their else None}))
             else:
                 rows.append(found)
@@ -113,6 +113,11 @@ def _tell(conditions: Conditions) -> None:
         click.echo(f"  no energy is measured: {conditions.no_energy}", err=True)
 
 
+def _peer_rate(theirs: llama_bench.Rates, m: Measure) -> float | None:
+    """None: llama-bench has no such test."""
+    return theirs.get((m.kind, m.n_tokens, m.depth)) if m.n_rows == 1 else None
+
+
 def _print(model: str, measures: list[Measure], theirs: llama_bench.Rates) -> None:
     """Columns that nothing is known for are left out."""
     table: dict[str, list[str]] = {
@@ -121,7 +126,7 @@ def _print(model: str, measures: list[Measure], theirs: llama_bench.Rates) -> No
         "test": [m.test for m in measures],
         "tokens/s": [f"{m.tok_s:.2f} ± {m.stddev:.2f}" for m in measures],
     }
-    peers = [theirs.get((m.kind, m.n_tokens, m.depth)) if m.n_rows == 1 else None for m in measures]
+    peers = [_peer_rate(theirs, m) for m in measures]
     table["llama.cpp"] = [f"{peer:.2f}" if peer else "" for peer in peers]
     table["ratio"] = [f"{m.tok_s / peer:.2f}" if peer else "" for m, peer in zip(measures, peers, strict=True)]
     table["of the floor"] = [f"{m.share_of_floor:.0%}" if m.share_of_floor else "" for m in measures]

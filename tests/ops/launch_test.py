@@ -60,6 +60,18 @@ def calls_of(placed: Placed, steps: list[Step]) -> tuple[list[tuple[abi.Op, ctyp
     return calls, keep
 
 
+def run_both_ways(machine: str, arrays: Args, steps: list[Step]) -> tuple[Placed, Placed]:
+    """The arguments after the calls ran together, and after each ran alone."""
+    together, apart = Placed(arrays), Placed(arrays)
+    calls, keep = calls_of(together, steps)
+    context(machine, 1).run(Calls(calls))
+    calls, others = calls_of(apart, steps)
+    for call in calls:
+        context(machine, 1).run(Calls([call]))
+    del keep, others
+    return together, apart
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("machine", CUDA)
 @pytest.mark.parametrize("k", [256, 1280, 4096, 4352])
@@ -67,16 +79,10 @@ def calls_of(placed: Placed, steps: list[Step]) -> tuple[list[tuple[abi.Op, ctyp
 @pytest.mark.parametrize("first", ["rms_norm", "glu", ""])
 def test_one_launch_has_the_bits_of_its_calls(machine: str, first: str, type_: abi.Type, k: int) -> None:
     arrays, steps = row_and_matrices(first, type_, k)
-    together, apart = Placed(arrays), Placed(arrays)
-    calls, keep = calls_of(together, steps)
-    context(machine, 1).run(Calls(calls))
-    calls, others = calls_of(apart, steps)
-    for call in calls:
-        context(machine, 1).run(Calls([call]))
+    together, apart = run_both_ways(machine, arrays, steps)
     for name in ("made", "q", *(f"out{j}" for j in range(len(NS)))):
         assert together.values[name].tobytes() == apart.values[name].tobytes(), name
     assert not np.isnan(together.values["out0"]).any()
-    del keep, others
 
 
 def attention_of_a_row(shape: Shape, has_norms: bool, mode: int) -> tuple[Args, list[Step]]:
@@ -120,15 +126,9 @@ def attention_of_a_row(shape: Shape, has_norms: bool, mode: int) -> tuple[Args, 
 )
 def test_attention_of_a_row_has_the_bits_of_its_calls(machine: str, has_norms: bool, shape: Shape) -> None:
     arrays, steps = attention_of_a_row(shape, has_norms, ROPE_NEOX if has_norms else ROPE_NORM)
-    together, apart = Placed(arrays), Placed(arrays)
-    calls, keep = calls_of(together, steps)
-    context(machine, 1).run(Calls(calls))
-    calls, others = calls_of(apart, steps)
-    for call in calls:
-        context(machine, 1).run(Calls([call]))
+    together, apart = run_both_ways(machine, arrays, steps)
     for name in ("out", "q", "k", "k_pages", "v_pages", "cell_pos"):
         assert together.values[name].tobytes() == apart.values[name].tobytes(), name
     assert not np.isnan(together.values["out"]).any()
     if has_norms:  # what only the launch itself needs is nowhere
         assert np.isnan(together.values["q_normed"]).all()
-    del keep, others
