@@ -25,6 +25,7 @@ Array = npt.NDArray[Any]
 # Ops that a device may run in one launch when they follow each other: of the same rows, and of the same x.
 LAUNCHED_TOGETHER = (frozenset({"rms_norm", "add", "glu", "quantize", "rope", "kv_write"}), frozenset({"matmul"}))
 MAKES_ROWS = frozenset({"rms_norm", "glu", "quantize"})  # and so may those with the matmul that follows
+MADE_TOGETHER = frozenset({("kv_write", "attention"), ("matmul", "glu")})
 
 
 @dataclass
@@ -97,7 +98,7 @@ class Tape:
         for i in reversed(range(len(self.calls) - 1)):
             op, following = self.calls[i].op, self.calls[i + 1].op
             joins = any({op, following} <= together for together in LAUNCHED_TOGETHER)
-            prepares = following == "matmul" if op in MAKES_ROWS else (op, following) == ("kv_write", "attention")
+            prepares = following == "matmul" if op in MAKES_ROWS else (op, following) in MADE_TOGETHER
             if joins or prepares:
                 ends[i] = ends[i + 1]
         return ends

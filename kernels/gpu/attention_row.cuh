@@ -59,8 +59,8 @@ LUCE_DEVICE void prepare_head(const RowAttention &s, const float *from, const fl
   }
   float sum = 0;
 #pragma unroll
-  for (int j = 0; j < kFours; ++j) sum = add_squares(sum, x[j]);
-  const float scale = eps >= 0 ? scale_of_norm(sum_of_warp(sum), D, eps) : 1.0f;
+  for (int j = 0; j < kFours; ++j) sum += sum_of_warp(add_squares(0, x[j]));
+  const float scale = eps >= 0 ? scale_of_norm(sum, D, eps) : 1.0f;
 #pragma unroll
   for (int j = 0; j < kFours; ++j) {
     const int k = 4 * (lane + j * kLanes);

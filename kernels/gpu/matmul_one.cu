@@ -1,9 +1,10 @@
 // matmul_one.cu: quantised weights, packed, times one row of Q8_A (matmul_type.cuh says in which order).
 //
-// Blocks stay for the whole launch and take every gridDim.x-th tile. Each warp has a ring in shared memory through
-// which its part of the tiles comes: groups of 256 values of k, copied while those before them are added up, and the
-// first ones before the kernel waits for what was launched earlier. The row lies in shared memory too; where what makes
-// it is part of the launch, every block makes it.
+// A block stays on each multiprocessor for the whole launch: the row is made there once. Its teams of eight warps take
+// tile after tile, a warp an eighth of K. Each warp has a ring in shared memory through which its part of the tiles
+// comes: groups of 256 values of k, copied while those before them are added up, and the first ones before the kernel
+// waits for what was launched earlier. Where a gate meets what it lets through, a block makes 32 outputs of both at a
+// time, and what they become is quantised on the spot.
 //
 // One row would leave seven of eight columns of the matrix instruction idle, and its sums in a quarter of the lanes. So
 // the columns are eight blocks of k: a lane has codes of x for one of them, the others are zero, and eight instructions
@@ -15,59 +16,118 @@
 namespace luce {
 namespace {
 
-constexpr int kGroupBytes = OneRow<LUCE_WEIGHT_TYPE>::group_bytes;
-constexpr int kStages = OneRow<LUCE_WEIGHT_TYPE>::stages;
+using Shape = OneRow<LUCE_WEIGHT_TYPE>;
+constexpr int kGroupBytes = Shape::group_bytes;
 
-// A group of 256 values, as a lane reads it for one row of x.
-struct Group {
-  Codes codes[kUnits];
-  LaneScales<LUCE_WEIGHT_TYPE> scales;
+// The row in shared memory. Beyond its end scales are zeros, and codes are anything.
+struct Row {
+  uint8_t *codes;
+  float *records;
 
-  // From shared memory, where n_units of it are.
-  LUCE_DEVICE void read(const uint8_t *from, int n_units, int lane) {
-#pragma unroll
-    for (int j = 0; j < kUnits; ++j) {
-      if (j < n_units) {
-        codes[j].read(from + j * P::bytes, lane);
-      } else {
-        codes[j].clear();
-      }
+  LUCE_DEVICE Row(uint8_t *memory, int K)
+      : codes(memory), records(reinterpret_cast<float *>(memory + Shape::padded(K))) {}
+
+  LUCE_DEVICE void put_record(int b, float d, int2 sums) const {
+    float v[4] = {used(d)}, d_sums[kSpans];
+    scaled_sums(v[0], sums, d_sums);
+    const int2 from = start(sums);
+    if constexpr (Shape::n_values > 1) v[1] = f.mins ? d_sums[0] : __int_as_float(from.x);
+    if constexpr (Shape::n_values > 2) v[2] = f.mins ? d_sums[kSpans - 1] : __int_as_float(from.y);
+    float *to = records + b * Shape::record;
+    if constexpr (Shape::record == 1) *to = v[0];
+    if constexpr (Shape::record == 2) *reinterpret_cast<float2 *>(to) = {v[0], v[1]};
+    if constexpr (Shape::record == 4) *reinterpret_cast<float4 *>(to) = {v[0], v[1], v[2], v[3]};
+  }
+
+  LUCE_DEVICE void read_record(int b, float (&v)[Shape::record]) const {
+    const float *from = records + b * Shape::record;
+    if constexpr (Shape::record == 1) v[0] = *from;
+    if constexpr (Shape::record == 2) {
+      const float2 two = *reinterpret_cast<const float2 *>(from);
+      v[0] = two.x, v[1] = two.y;
     }
-    scales.read(from, n_units, lane);
+    if constexpr (Shape::record == 4) {
+      const float4 four = *reinterpret_cast<const float4 *>(from);
+      v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+    }
   }
 };
 
-// One row of x; sums are those of outputs g and g + 8, of every fourth block from t on.
-LUCE_DEVICE void add_group(const Group &w, const Activation &x, int group, int lane, float (&sums)[2]) {
+// The row is made here, or copied. The first block also puts it where else it is wanted.
+LUCE_DEVICE void take_row(const MatmulArgs &a, const RowMaker &maker, const Row &row, float *room, bool is_there) {
+  const RowSource &s = a.source;
+  const int n_blocks = a.K / 32;
+  for (int b = n_blocks + threadIdx.x; b < Shape::padded(a.K) / 32; b += blockDim.x) row.put_record(b, 0, {0, 0});
+  if (s.x == nullptr) {
+    const bool is_aligned = reinterpret_cast<uintptr_t>(a.x) % 16 == 0;
+    for (int k = 16 * threadIdx.x; k < a.K; k += 16 * blockDim.x) {
+      const uint2 *from = reinterpret_cast<const uint2 *>(a.x + k);
+      uint4 v;
+      if (is_aligned) {
+        v = *reinterpret_cast<const uint4 *>(from);
+      } else {
+        v = {from[0].x, from[0].y, from[1].x, from[1].y};
+      }
+      *reinterpret_cast<uint4 *>(row.codes + k) = v;
+    }
+    const Activation x = {a.x, a.K};
+    for (int b = threadIdx.x; b < n_blocks; b += blockDim.x) row.put_record(b, x.d(b), x.sums(b));
+    __syncthreads();
+    return;
+  }
+  const bool is_first = blockIdx.x == 0 && is_there;
+  maker.run(room, is_first, [&](int k, float4 v) {
+    const FourCodes four(v);
+    const int beyond = shuffle_xor(four.sum, 4);
+    if (k >= a.K) return;
+    *reinterpret_cast<char4 *>(row.codes + k) = four.codes;
+    if (k % 32 == 0) row.put_record(k / 32, four.d, {four.sum, beyond});
+    if (is_first && s.made) *reinterpret_cast<float4 *>(s.made + k) = v;
+    if (is_first && s.quantized) four.put(s.quantized, a.K, k);
+  });
+  __syncthreads();
+}
+
+// A group of 256 values in shared memory times the row; sums are those of outputs g and g + 8, of every fourth block
+// from t on.
+LUCE_DEVICE void add_group(const uint8_t *stage, const Row &row, int group, int lane, float (&sums)[2]) {
   const int g = lane / 4, t = lane % 4, mine = g % 2 * 4 + g / 2;
-  uint32_t q[2] = {0, 0};
-  if (group * 256 + 32 * mine < x.K) load_codes(x.q + group * 256 + 32 * mine, t, q);
-  float d[2], d_sums[2][kSpans];
+  LaneScales<LUCE_WEIGHT_TYPE> scales;
+  scales.read(stage, lane);
+  float x[2][Shape::record];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) row.read_record(group * 8 + t + 4 * h, x[h]);
+  uint32_t q[2];
+  load_codes(row.codes + group * 256 + 32 * mine, t, q);
   int first[4], second[4];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int b = group * 8 + t + 4 * h;
-    const bool is_there = 32 * b < x.K;
-    d[h] = is_there ? x.d(b) : 0.0f;
-    const int2 sums_of_x = (f.mins || f.zero != 0) && is_there ? x.sums(b) : int2{0, 0};
-    scaled_sums(d[h], sums_of_x, d_sums[h]);
-    const int2 from = start(sums_of_x);
-    first[h] = first[h + 2] = from.x;
-    second[h] = second[h + 2] = from.y;
+    first[h] = first[h + 2] = f.zero != 0 ? __float_as_int(x[h][Shape::n_values > 1]) : kMagic;
+    second[h] = second[h + 2] = f.zero != 0 ? __float_as_int(x[h][Shape::n_values > 2 ? 2 : 0]) : kMagic;
   }
 #pragma unroll
-  for (int b = 0; b < 8; ++b) {
-    uint32_t a[4];
-    w.codes[b / P::blocks].registers(b % P::blocks, a);
-    const uint32_t column[2] = {mine == b ? q[0] : 0, mine == b ? q[1] : 0};
-    multiply(first, second, a, column);
+  for (int u = 0; u < kUnits; ++u) {
+    Codes codes;
+    codes.read(stage + u * P::bytes, lane);
+#pragma unroll
+    for (int i = 0; i < P::blocks; ++i) {
+      const int b = u * P::blocks + i;
+      uint32_t w[4];
+      codes.registers(i, w);
+      const uint32_t column[2] = {mine == b ? q[0] : 0, mine == b ? q[1] : 0};
+      multiply(first, second, w, column);
+    }
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
+    float d_sums[kSpans] = {};
+    if constexpr (f.mins) {
+#pragma unroll
+      for (int i = 0; i < kSpans; ++i) d_sums[i] = x[h][1 + i];
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      sums[r] =
-          add_block(sums[r], first[2 * r + h], second[2 * r + h], w.scales.of(r, h, t), BlockOfX(d[h]), d_sums[h]);
+      sums[r] = add_block(sums[r], first[2 * r + h], second[2 * r + h], scales.of(r, h, t), BlockOfX(x[h][0]), d_sums);
     }
   }
 }
@@ -76,125 +136,125 @@ LUCE_DEVICE void add_group(const Group &w, const Activation &x, int group, int l
 struct Feed {
   const MatmulArgs &a;
   int n_units, begin, end;  // units of a row of weights; groups of this warp
-  int tile, group;          // of the next copy
+  Tiles tiles;
+  int group, stage = 0;  // of the next copy
+  uint8_t *ring;
+  uint64_t *arrivals;
   const uint8_t *weight = nullptr;
 
-  LUCE_DEVICE Feed(const MatmulArgs &a, int warp) : a(a), n_units((a.K + P::values - 1) / P::values) {
-    const int n_groups = (n_units + kUnits - 1) / kUnits;
+  // `ring` and `arrivals`: of this warp, in shared memory.
+  LUCE_DEVICE Feed(const MatmulArgs &a, const Tiles &tiles, uint8_t *ring, uint64_t *arrivals)
+      : a(a), n_units((a.K + P::values - 1) / P::values), tiles(tiles), ring(ring), arrivals(arrivals) {
+    const int n_groups = (n_units + kUnits - 1) / kUnits, warp = threadIdx.x % kMatmulThreads / kLanes;
+    const int lane = threadIdx.x % kLanes;
     begin = group = n_groups * warp / kWarps;
     end = n_groups * (warp + 1) / kWarps;
-    tile = begin < end ? blockIdx.x : a.n_tiles();
+    if (begin == end) this->tiles.tile = a.n_tiles();
+    if (this->tiles.tile >= a.n_tiles()) return;
+    // Units that a weight has not meet zeros: they can be anything finite.
+    if (n_units % kUnits != 0 && end == n_groups) {
+#pragma unroll 1
+      for (int i = lane; i < a.n_stages * kGroupBytes / 16; i += kLanes) {
+        reinterpret_cast<uint4 *>(ring)[i] = {0, 0, 0, 0};
+      }
+      __syncwarp();
+    }
+    if (lane < a.n_stages) begin_arrivals(&arrivals[lane]);
+    __syncwarp();
     find();
   }
 
-  LUCE_DEVICE int units_of(int group) const { return min(kUnits, n_units - group * kUnits); }
-
-  LUCE_DEVICE void next(uint8_t *stage, int lane) {
-    if (tile < a.n_tiles()) {
-      const uint8_t *from = weight + int64_t{group} * kGroupBytes;
-      const int n_bytes = units_of(group) * P::bytes;
-#pragma unroll
-      for (int at = 0; at < kGroupBytes; at += 16 * kLanes) {
-        if (at + 16 * lane < n_bytes) copy_weights_async(stage + at + 16 * lane, from + at + 16 * lane);
-      }
-      if (++group == end) {
-        group = begin;
-        tile += gridDim.x;
-        find();
-      }
-    }
-    commit_copies();
+  // Copies a group to the next stage.
+  LUCE_DEVICE void next() {
+    if (tiles.tile >= a.n_tiles()) return;
+    bring_weights(ring + stage * kGroupBytes, weight + int64_t{group} * kGroupBytes,
+                  min(kUnits, n_units - group * kUnits) * P::bytes, &arrivals[stage]);
+    if (++stage == a.n_stages) stage = 0;
+    if (++group < end) return;
+    group = begin;
+    tiles.next();
+    find();
   }
 
  private:
   LUCE_DEVICE void find() {
-    if (tile >= a.n_tiles()) return;
-    const Place place(a, tile);
+    if (tiles.tile >= a.n_tiles()) return;
+    const Place place(a, tiles.tile, kSide);
     weight = place.part->weight + place.tile * P::tile_bytes(a.K);
   }
 };
 
-// The row as Q8_A in shared memory; the first block also puts it where else it is wanted.
-LUCE_DEVICE void take_row(const MatmulArgs &a, const RowMaker &maker, uint8_t *x, float *room, bool is_there) {
-  const RowSource &s = a.source;
-  const int n_bytes = a.K / 4 * 5;
-  if (s.x == nullptr) {
-    const bool is_aligned = reinterpret_cast<uintptr_t>(a.x) % 16 == 0;
-    const int n_whole = is_aligned ? n_bytes / 16 * 16 : 0;
-    for (int i = 16 * threadIdx.x; i < n_whole; i += 16 * kMatmulThreads) copy_async(x + i, a.x + i);
-#pragma unroll 1
-    for (int i = n_whole + 8 * threadIdx.x; i < n_bytes; i += 8 * kMatmulThreads) {
-      *reinterpret_cast<uint2 *>(x + i) = *reinterpret_cast<const uint2 *>(a.x + i);
-    }
-    commit_copies();
-    wait_for_copies<0>();
-    __syncthreads();
-    return;
-  }
-  const bool is_first = blockIdx.x == 0 && is_there;
-  maker.run(room, [&](int k, float4 v) {
-    if (is_first && s.made && k < a.K) *reinterpret_cast<float4 *>(s.made + k) = v;
-    quantize_four(v, x, a.K, k, k < a.K);
-  });
-  __syncthreads();
-  if (!is_first || s.quantized == nullptr) return;
-#pragma unroll 1
-  for (int i = 8 * threadIdx.x; i < n_bytes; i += 8 * kMatmulThreads) {
-    *reinterpret_cast<uint2 *>(s.quantized + i) = *reinterpret_cast<const uint2 *>(x + i);
-  }
-}
-
 LUCE_DEVICE void matmul_one(const MatmulArgs &a) {
-  extern __shared__ uint8_t memory[];  // the rings of the warps, then the row
-  __shared__ float partial[2][kWarps][kTileRows], room[kWarps];
-  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  uint8_t *const ring = memory + warp * kStages * kGroupBytes, *const row = memory + kWarps * kStages * kGroupBytes;
-  Feed feed(a, warp);
+  extern __shared__ uint8_t memory[];  // the rings of the warps, their arrivals, the row
+  __shared__ float partial[2][kMostTeams][kWarps][kTileRows], both[2][2][kSide * kTileRows], room[2 * kMostPieces];
+  __shared__ Output outputs[kMostTeams][kTileRows];  // of the thread that puts it
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, n_warps = a.n_teams * kWarps;
+  const int team = threadIdx.x / kMatmulThreads, r = threadIdx.x % kMatmulThreads;
+  uint64_t *const arrivals = reinterpret_cast<uint64_t *>(memory + n_warps * a.n_stages * kGroupBytes);
+  const bool is_gated = a.gated.is_there();
+  Tiles tiles(a, is_gated ? 2 * kSide : 1, is_gated ? a.n_teams : 1);
+  Feed feed(a, tiles, memory + warp * a.n_stages * kGroupBytes, arrivals + warp * a.n_stages);
 #pragma unroll 1
-  for (int i = 0; i < kStages; ++i) feed.next(ring + i * kGroupBytes, lane);
+  for (int i = 0; i < a.n_stages; ++i) feed.next();
   const RowMaker maker(a.source, a.K);
+  // Arguments are read from memory too: where outputs go is found out before the row is there.
+  const auto find = [&] {
+    if (r >= kTileRows || tiles.tile >= a.n_tiles()) return;
+    const Place place(a, tiles.tile, kSide);
+    outputs[team][r] = Output(*place.part, place.tile * kTileRows + r);
+  };
+  find();
   wait_for_previous();
   let_next_start();  // not before: one kernel that waits with its weights under way is enough
 
   const int n = true_rows(a.n_rows, a.bound);
+  const Row row(reinterpret_cast<uint8_t *>(arrivals + n_warps * a.n_stages), a.K);
   take_row(a, maker, row, room, n > 0);
-  const Activation x = {row, a.K};
-  int stage = 0, half = 0;
+  int stage = 0, half = 0, set = 0;
+  unsigned parity = 0;
 #pragma unroll 1
-  for (int tile = blockIdx.x; tile < a.n_tiles(); tile += gridDim.x, half ^= 1) {
-    const Place place(a, tile);
-    const int r = threadIdx.x, j = place.tile * kTileRows + r;
-    const bool puts = r < kTileRows && j < place.part->N && n > 0;
-    const Rest rest = puts ? Rest(*place.part, j, 0) : Rest();
+  for (; tiles.tile < a.n_tiles(); half ^= 1) {
+    const float2 rest = r < kTileRows ? outputs[team][r].rest() : float2{0, 0};
     float sums[2] = {};
 #pragma unroll 1
     for (int group = feed.begin; group < feed.end; ++group) {
-      wait_for_copies<kStages - 1>();
+      wait_for_weights(&feed.arrivals[stage], parity);
+      add_group(feed.ring + stage * kGroupBytes, row, group, lane, sums);
       __syncwarp();
-      Group w;
-      w.read(ring + stage * kGroupBytes, feed.units_of(group), lane);
-      __syncwarp();
-      feed.next(ring + stage * kGroupBytes, lane);
-      stage = stage + 1 < kStages ? stage + 1 : 0;
-      add_group(w, x, group, lane, sums);
+      feed.next();
+      if (++stage == a.n_stages) stage = 0, parity ^= 1;
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float sum = __shfl_sync(kAllLanes, sums[i], lane / 4 * 4);
 #pragma unroll
       for (int t = 1; t < 4; ++t) sum += __shfl_sync(kAllLanes, sums[i], lane / 4 * 4 + t);
-      if (lane % 4 == 0) partial[half][warp][lane / 4 + 8 * i] = sum;
+      if (lane % 4 == 0) partial[half][team][warp % kWarps][lane / 4 + 8 * i] = sum;
     }
-    __syncthreads();
-    if (!puts) continue;
-    const float y = tree_sum(kWarps, [&](int w) { return partial[half][w][r]; });
-    rest.put(*place.part, j, 0, y);
+    meet_team(1 + team, kMatmulThreads);
+    if (r < kTileRows && outputs[team][r].j >= 0 && n > 0) {
+      const Output &output = outputs[team][r];
+      const float y = output.put(tree_sum(kWarps, [&](int w) { return partial[half][team][w][r]; }), rest);
+      if (is_gated) both[set][tiles.tile / kSide % 2][output.j % (kSide * kTileRows)] = y;
+    }
+    if (is_gated && tiles.is_last_of_set()) {
+      meet_team(1 + kMostTeams, a.n_teams * kMatmulThreads);
+      if (warp == 0 && n > 0) {
+        const float y = activated(both[set][0][lane], a.gated.activation) * both[set][1][lane];
+        const int first = tiles.tile / (2 * kSide) * kSide * kTileRows;
+        if (a.gated.made) a.gated.made[first + lane] = y;
+        if (a.gated.quantized) quantize_block(y, a.gated.quantized, a.parts[0].N, first);
+      }
+      set ^= 1;
+    }
+    tiles.next();
+    find();
   }
 }
 
 }  // namespace
 
-LUCE_MATMUL_KERNEL(LUCE_WEIGHT, 0, kFittingBlocks)(const __grid_constant__ MatmulArgs a, uint32_t *) {
+LUCE_MATMUL_KERNEL(LUCE_WEIGHT, 0, kMostTeams *kMatmulThreads)(const __grid_constant__ MatmulArgs a, uint32_t *) {
   matmul_one(a);
 }
 

@@ -53,12 +53,17 @@ LUCE_DEVICE void load_codes(const uint8_t *q, int t, uint32_t (&codes)[2]) {
   }
 }
 
+// What is used of a scale of x: 22 bits.
+LUCE_DEVICE float used(float d) {
+  return __uint_as_float(__float_as_uint(d) & ~3u);
+}
+
 // A row of Q8_A, or none.
 struct Activation {
   const uint8_t *q;
   int K;
 
-  LUCE_DEVICE float d(int b) const { return __uint_as_float(reinterpret_cast<const uint32_t *>(q + K)[b] & ~3u); }
+  LUCE_DEVICE float d(int b) const { return used(reinterpret_cast<const float *>(q + K)[b]); }
   LUCE_DEVICE int2 sums(int b) const {
     const short2 s = reinterpret_cast<const short2 *>(q + K + K / 8)[b];
     return {s.x, s.y};
@@ -106,5 +111,5 @@ LUCE_DEVICE void multiply(int (&first)[4], int (&second)[4], const uint32_t (&a)
 }  // namespace luce
 
 // The kernel of this type for so many tiles of 8 tokens, as kernels.def names it.
-#define LUCE_MATMUL_KERNEL_(name, tiles, threads, blocks) LUCE_GLOBAL_WITHIN(matmul_##name##_##tiles, threads, blocks)
-#define LUCE_MATMUL_KERNEL(name, tiles, blocks) LUCE_MATMUL_KERNEL_(name, tiles, kMatmulThreads, blocks)
+#define LUCE_MATMUL_KERNEL_(name, tiles, threads) LUCE_GLOBAL_WITHIN(matmul_##name##_##tiles, threads, 1)
+#define LUCE_MATMUL_KERNEL(name, tiles, threads) LUCE_MATMUL_KERNEL_(name, tiles, threads)

@@ -33,13 +33,6 @@ struct UnitCodes {
     take(unit, lane, [](auto *p) { return *p; });
   }
 
-  LUCE_DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < P::low_words; ++i) low[i] = 0;
-#pragma unroll
-    for (int i = 0; i < kHigh; ++i) high[i] = 0;
-  }
-
   // The four registers of block b of 32 values.
   LUCE_DEVICE void registers(int b, uint32_t (&a)[4]) const {
     constexpr uint32_t kOnes = 0x01010101u;
@@ -208,8 +201,8 @@ struct LaneScales {
 
   uint32_t d[2][kWords], sub[2];
 
-  // From shared memory, where the group lies with n_units of its units.
-  LUCE_DEVICE void read(const uint8_t *group, int n_units, int lane) {
+  // From shared memory.
+  LUCE_DEVICE void read(const uint8_t *group, int lane) {
     const int t = lane % 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -223,7 +216,7 @@ struct LaneScales {
         for (int h = 0; h < 2; ++h) {
           const int u = 2 * h + t / 2;
           const uint8_t *scales = group + u * P::bytes + P::code_bytes;
-          d[i][h] = u < n_units ? read_d(scales + P::d_bytes * r + t % 2 * (P::d_bytes / 2)) : 0;
+          d[i][h] = read_d(scales + P::d_bytes * r + t % 2 * (P::d_bytes / 2));
         }
       }
     }

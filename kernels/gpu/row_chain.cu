@@ -14,7 +14,7 @@
 namespace luce {
 
 LUCE_GLOBAL_WITHIN(row_chain, kRowBlock, 4)(const __grid_constant__ RowChain chain, uint32_t *fault) {
-  __shared__ float room[kRowBlock / kLanes];
+  __shared__ float room[kMostPieces];
   begin();
   const int i = blockIdx.y, part = static_cast<int>(blockIdx.x);
   if (i >= true_rows(chain.n_rows, chain.bound)) return;
@@ -162,7 +162,7 @@ int kv_heads_of(const RowChain &chain) {
 int launch_chain(const luce_call *calls, int n_calls, Launcher &launcher) {
   MatmulArgs matmul;
   if (const int n_done = plan_sourced(calls, n_calls, launcher, matmul)) {
-    launch_matmul(*static_cast<const luce_matmul_args *>(calls[n_done - 1].args), matmul, launcher);
+    launch_matmul(matmul, launcher);
     return n_done;
   }
   RowChain chain = {};

@@ -59,7 +59,7 @@ struct Range {
 
 // A warp norms a short vector, lane by lane four values side by side of every 128.
 LUCE_DEVICE void do_short_norms(const RowOp &a, int i, Range heads) {
-  constexpr int kFours = kShortest / (4 * kLanes);
+  constexpr int kFours = kShortest / kPiece;
   const int D = a.x.D, first = 4 * (threadIdx.x % kLanes);
   const float *weight = a.y.at(0, 0);
 #pragma unroll 1
@@ -68,30 +68,40 @@ LUCE_DEVICE void do_short_norms(const RowOp &a, int i, Range heads) {
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < kFours; ++j) {
-      x[j] = load_four(a.x.at(h, i), first + 4 * kLanes * j, D);
-      sum = add_squares(sum, x[j]);
+      x[j] = load_four(a.x.at(h, i), first + kPiece * j, D);
+      sum += sum_of_warp(add_squares(0, x[j]));
     }
-    const float scale = scale_of_norm(sum_of_warp(sum), D, a.eps);
+    const float scale = scale_of_norm(sum, D, a.eps);
 #pragma unroll
     for (int j = 0; j < kFours; ++j) {
-      const int k = first + 4 * kLanes * j;
+      const int k = first + kPiece * j;
       const float4 y = normed(x[j], scale);
       store_four(a.out.at(h, i), k, D, weight ? times(y, load_four(weight, k, D)) : y);
     }
   }
 }
 
-// The same sum for a longer vector as RowMaker's, four by four of every 1024.
+// The same sum for a longer vector as RowMaker's.
 LUCE_DEVICE void do_norm(const RowOp &a, int i, Range heads, float *room) {
   const int D = a.x.D;
   if (D <= kShortest) return do_short_norms(a, i, heads);
   const float *weight = a.y.at(0, 0);
 #pragma unroll 1
   for (int h = heads.begin; h < heads.end; ++h) {
-    float sum = 0;
+    const int lane = threadIdx.x % kLanes;
+    float own = 0;  // of every 32nd piece
 #pragma unroll 1
-    for (int k = 4 * threadIdx.x; k < D; k += kRowStep) sum = add_squares(sum, load_four(a.x.at(h, i), k, D));
-    const float scale = scale_of_norm(sum_of_block(sum, room), D, a.eps);
+    for (int begin = 0; begin < D; begin += kMostMade) {
+      __syncthreads();
+#pragma unroll 1
+      for (int k = 4 * threadIdx.x; k < kMostMade; k += kRowStep) {
+        const float sum = sum_of_warp(add_squares(0, load_four(a.x.at(h, i), begin + k, D)));
+        if (lane == 0) room[k / kPiece] = sum;
+      }
+      __syncthreads();
+      own += room[lane];
+    }
+    const float scale = scale_of_norm(sum_of_warp(own), D, a.eps);
 #pragma unroll 1
     for (int k = 4 * threadIdx.x; k < D; k += kRowStep) {
       const float4 y = normed(load_four(a.x.at(h, i), k, D), scale);
@@ -123,7 +133,8 @@ LUCE_DEVICE void do_quantize(const RowOp &a, int i, Range columns) {
   for (int first = columns.begin; first < columns.end; first += kRowStep) {
     const int k = first + 4 * threadIdx.x;
     if (k - 4 * static_cast<int>(threadIdx.x % kLanes) >= columns.end) break;
-    quantize_four(load_four(a.x.at(0, i), k, columns.end), out, a.x.D, k, k < columns.end);
+    const FourCodes four(load_four(a.x.at(0, i), k, columns.end));
+    if (k < columns.end) four.put(out, a.x.D, k);
   }
 }
 

@@ -1,8 +1,8 @@
 // row_source.cuh: how a block makes a row of values that many will use: a norm, or a gate times what it lets through.
 // row_chain.cu writes it to memory, luce_matmul for one row keeps it in shared memory.
 //
-// A block has kRowBlock threads; each takes four values side by side of every 1024. The order of a sum depends on the
-// length of the row alone.
+// A thread takes four values side by side. A norm's squares are added warp by warp, in pieces of 128 values, as a tree;
+// then every 32nd piece, then those 32 sums as a tree. So a block can have any number of warps.
 #pragma once
 
 #include "kernel.h"
@@ -12,7 +12,14 @@ namespace luce {
 
 constexpr int kRowBlock = 256;
 constexpr int kRowStep = 4 * kRowBlock;
-constexpr int kHeld = 4;  // fours that a thread keeps in registers: rows of up to 4096 values are read once
+constexpr int kPiece = 4 * kLanes, kMostPieces = 32;
+constexpr int kMostMade = kMostPieces * kPiece;  // values of a row that a block makes for itself
+
+struct AddedNorm {
+  const float *weight, *residual;  // residual null: there is none of this
+  float eps;
+  float *normed, *sum;  // where both are wanted
+};
 
 struct RowSource {
   const float *x;       // null: there is nothing to make
@@ -22,6 +29,7 @@ struct RowSource {
   int32_t activation;
   float *made;         // where the row is wanted too, as F32; null: nowhere
   uint8_t *quantized;  // and as Q8_A
+  AddedNorm before;    // x is normed and added to another row, and it is that sum which is normed
 
   LUCE_DEVICE bool is_norm() const { return eps >= 0; }
 };
@@ -56,67 +64,63 @@ LUCE_DEVICE float4 times(float4 v, float4 w) {
   return {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
 }
 LUCE_DEVICE float scale_of_norm(float sum_of_squares, int D, float eps) {
-  return 1 / sqrtf(sum_of_squares / static_cast<float>(D) + eps);
+  return inverse_root_of(fmaf(sum_of_squares, 1 / static_cast<float>(D), eps));
+}
+LUCE_DEVICE float activated(float x, int32_t activation) {
+  return activation == LUCE_SILU ? times_sigmoid(x, x) : gelu_tanh(x);
 }
 LUCE_DEVICE float4 gated(float4 gate, float4 up, int32_t activation) {
-  const auto act = [=](float g) { return activation == LUCE_SILU ? times_sigmoid(g, g) : gelu_tanh(g); };
+  const auto act = [=](float x) { return activated(x, activation); };
   return times({act(gate.x), act(gate.y), act(gate.z), act(gate.w)}, up);
 }
 
-// A row of D values in the making, D a multiple of 4, at addresses that are multiples of 16 bytes. The norm's weights
-// can be read before what was launched earlier has ended. What is unrolled here is small: a kernel that runs for
-// microseconds waits for its own instructions.
+// A row of up to kMostMade values in the making, which lie at addresses that are multiples of 16 bytes. A thread holds
+// its first four; where it has more of them, they are read again: not of a sum, which takes a thread for each four. The
+// norm's weights can be read before what was launched earlier has ended.
 struct RowMaker {
   const RowSource &s;
   int D, first = 4 * threadIdx.x;
-  float4 weights[kHeld];
+  float4 weight, weight_before;
 
-  LUCE_DEVICE RowMaker(const RowSource &s, int D) : s(s), D(D) { read(s.weight, weights); }
+  LUCE_DEVICE RowMaker(const RowSource &s, int D) : s(s), D(D) {
+    weight = s.weight ? four_of(s.weight, first, D) : float4{1, 1, 1, 1};
+    weight_before = s.before.residual ? four_of(s.before.weight, first, D) : float4{1, 1, 1, 1};
+  }
 
-  // put(k, values k to k + 3); whole warps call it, so k may be beyond the end. `room`: shared, one for each warp.
+  // put(k, values k to k + 3); whole warps call it, so k may be beyond the end. `room`: shared, twice kMostPieces of
+  // it. The block that `writes` also puts the sum, and what was added, where they are wanted.
   template <class Put>
-  LUCE_DEVICE void run(float *room, Put put) const {
-    float4 held[kHeld];
-    read(s.x, held);
-    float scale = 1;
-    if (s.is_norm()) {
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) sum = add_squares(sum, held[i]);
-#pragma unroll 1
-      for (int k = first + kHeld * kRowStep; k < D; k += kRowStep) sum = add_squares(sum, four_of(s.x, k, D));
-      scale = scale_of_norm(sum_of_block(sum, room), D, s.eps);
+  LUCE_DEVICE void run(float *room, bool writes, Put put) const {
+    const int lane_four = 4 * (threadIdx.x % kLanes), step = 4 * blockDim.x;
+    float4 held = four_of(s.x, first, D);
+    if (s.before.residual) {
+      const float4 residual = four_of(s.before.residual, first, D);
+      held = times(normed(held, scale(held, s.before.eps, room + kMostPieces)), weight_before);
+      if (writes && first < D) *reinterpret_cast<float4 *>(s.before.normed + first) = held;
+      held = {residual.x + held.x, residual.y + held.y, residual.z + held.z, residual.w + held.w};
+      if (writes && first < D) *reinterpret_cast<float4 *>(s.before.sum + first) = held;
     }
-    const int lane_four = 4 * (threadIdx.x % kLanes);
-    if (s.up == nullptr) {
+    const float scale = s.is_norm() ? this->scale(held, s.eps, room) : 1.0f;
 #pragma unroll 1
-      for (int i = 0; i < kHeld; ++i) {
-        const int k = first + i * kRowStep;
-        if (k - lane_four >= D) return;
-        float4 v = held[0], w = weights[0];
-#pragma unroll
-        for (int j = 1; j < kHeld; ++j) {
-          if (i == j) v = held[j], w = weights[j];
-        }
-        put(k, s.weight ? times(normed(v, scale), w) : normed(v, scale));
-      }
-    }
-#pragma unroll 1
-    for (int k = first + (s.up ? 0 : kHeld * kRowStep); k - lane_four < D; k += kRowStep) {
-      float4 v = normed(four_of(s.x, k, D), scale);
-      if (s.weight) v = times(v, four_of(s.weight, k, D));
+    for (int k = first; k - lane_four < D; k += step) {
+      float4 v = normed(k == first ? held : four_of(s.x, k, D), scale);
+      if (s.weight) v = times(v, k == first ? weight : four_of(s.weight, k, D));
       if (s.up) v = gated(v, four_of(s.up, k, D), s.activation);
       put(k, v);
     }
   }
 
  private:
-  LUCE_DEVICE void read(const float *x, float4 (&fours)[kHeld]) const {
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int k = first + i * kRowStep;
-      fours[i] = x ? four_of(x, k, D) : float4{0, 0, 0, 0};
+  // Of the norm of the row whose first fours the threads hold.
+  LUCE_DEVICE float scale(const float4 &held, float eps, float *room) const {
+    const int lane = threadIdx.x % kLanes;
+#pragma unroll 1
+    for (int k = first; k - 4 * lane < D; k += 4 * blockDim.x) {
+      const float sum = sum_of_warp(add_squares(0, k == first ? held : four_of(s.x, k, D)));
+      if (lane == 0) room[k / kPiece] = sum;
     }
+    __syncthreads();
+    return scale_of_norm(sum_of_warp(lane * kPiece < D ? room[lane] : 0.0f), D, eps);
   }
 };
 

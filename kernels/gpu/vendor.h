@@ -27,6 +27,11 @@ LUCE_DEVICE void wait_for_previous() {
 #endif
 }
 
+// A barrier of n_threads of a block, whole warps, that all name the same number from 1 to 15.
+LUCE_DEVICE void meet_team(int which, int n_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(which), "r"(n_threads) : "memory");
+}
+
 // 16 and 4 bytes of weights, which are read once: they should not push others out of the cache.
 LUCE_DEVICE uint4 load_weights(const uint4 *p) {
   return __ldcs(p);
@@ -143,9 +148,16 @@ LUCE_DEVICE void prefetch(const void *p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-// 1 / x, rounded to nearest.
-LUCE_DEVICE float reciprocal_of(float x) {
-  return __frcp_rn(x);
+// 1 / x and 1 / sqrt(x) of a normal x, nearly.
+LUCE_DEVICE float near_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+LUCE_DEVICE float near_inverse_root(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 LUCE_DEVICE float shuffle_xor(float x, int lanes) {

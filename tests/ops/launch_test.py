@@ -11,7 +11,7 @@ import pytest
 
 from luced.device import abi
 from luced.device.library import Calls
-from luced.ops import ROPE_NEOX, ROPE_NORM, SILU
+from luced.ops import GELU_TANH, ROPE_NEOX, ROPE_NORM, SILU
 from luced.oracle.blocks import q8_a
 from tests.ops.attention_cases import Shape
 from tests.ops.dense_cases import normal, unwritten
@@ -20,25 +20,35 @@ from tests.ops.weight_cases import FLOATS, weight
 
 CUDA = [machine for machine in machines() if machine == "cuda"]
 NS = (40, 17, 8)  # outputs of the matrices: tiles are whole and not
+TYPES = [(t,) * 3 for t in (abi.Type.Q4_K, abi.Type.Q8_0, abi.Type.BF16, abi.Type.F32)]
+TYPES += [(abi.Type.Q4_K, abi.Type.Q4_K, abi.Type.Q6_K), (abi.Type.Q8_0, abi.Type.Q5_0, abi.Type.Q5_0)]
+TYPES += [(abi.Type.F16, abi.Type.F16, abi.Type.BF16)]
 Step = tuple[str, dict[str, Any]]  # an op; its arguments, where they are arrays by their names
 
 
-def row_and_matrices(first: str, type_: abi.Type, k: int) -> tuple[Args, list[Step]]:
-    """What makes a row of k values, and three matrices that meet it."""
+def row_and_matrices(first: str, types: tuple[abi.Type, ...], k: int) -> tuple[Args, list[Step]]:
+    """What makes a row of k values, and matrices of these types that meet it."""
     random = np.random.default_rng(k)
     arrays: Args = {"x": normal(random, 1, 1, k), "up": normal(random, 1, k), "norm": normal(random, k)}
     arrays |= {"made": unwritten(1, 1, k), "q": np.full(1, 165, q8_a(k))}
     arrays |= {"flat": arrays["x"].reshape(1, k), "row": arrays["made"].reshape(1, k)}
     steps: list[Step] = []
-    if first == "rms_norm":
+    if first.startswith("add"):  # a norm is added to another row, and the sum is normed
+        arrays |= {"norm0": normal(random, k), "normed": unwritten(1, 1, k), "sum": unwritten(1, 1, k)}
+        arrays |= {"normed_row": arrays["normed"].reshape(1, k), "sum_row": arrays["sum"].reshape(1, k)}
+        steps.append(("rms_norm", {"x": "x", "weight": "norm0", "out": "normed", "eps": 1e-6}))
+        a, b = ("normed_row", "up") if first == "add-first" else ("up", "normed_row")
+        steps.append(("add", {"a": a, "b": b, "out": "sum_row"}))
+        steps.append(("rms_norm", {"x": "sum", "weight": "norm", "out": "made", "eps": 1e-5}))
+    elif first == "rms_norm":
         steps.append(("rms_norm", {"x": "x", "weight": "norm", "out": "made", "eps": 1e-5}))
     elif first == "glu":
         steps.append(("glu", {"gate": "flat", "up": "up", "out": "row", "activation": SILU}))
     row = "row" if first else "flat"
-    if type_ not in FLOATS:
+    if types[0] not in FLOATS:
         steps.append(("quantize", {"x": row, "out": "q"}))
         row = "q"
-    for j, n in enumerate(NS):
+    for j, (n, type_) in enumerate(zip(NS, types, strict=True)):
         arrays |= {f"w{j}": weight(random, type_, n, k), f"out{j}": unwritten(1, n), f"add{j}": normal(random, 1, n)}
         steps.append(("matmul", {"weight": f"w{j}", "x": row, "out": f"out{j}", **({"add": f"add{j}"} if j else {})}))
     return arrays, steps
@@ -75,14 +85,62 @@ def run_both_ways(machine: str, arrays: Args, steps: list[Step]) -> tuple[Placed
 @pytest.mark.gpu
 @pytest.mark.parametrize("machine", CUDA)
 @pytest.mark.parametrize("k", [256, 1280, 4096, 4352])
-@pytest.mark.parametrize("type_", [abi.Type.Q4_K, abi.Type.Q8_0, abi.Type.BF16, abi.Type.F32], ids=lambda t: t.name)
-@pytest.mark.parametrize("first", ["rms_norm", "glu", ""])
-def test_one_launch_has_the_bits_of_its_calls(machine: str, first: str, type_: abi.Type, k: int) -> None:
-    arrays, steps = row_and_matrices(first, type_, k)
+@pytest.mark.parametrize("types", TYPES, ids=lambda types: "-".join(t.name for t in types))
+@pytest.mark.parametrize("first", ["rms_norm", "add", "add-first", "glu", ""])
+def test_one_launch_has_the_bits_of_its_calls(machine: str, first: str, types: tuple[abi.Type, ...], k: int) -> None:
+    arrays, steps = row_and_matrices(first, types, k)
     together, apart = run_both_ways(machine, arrays, steps)
-    for name in ("made", "q", *(f"out{j}" for j in range(len(NS)))):
-        assert together.values[name].tobytes() == apart.values[name].tobytes(), name
+    for name in ("made", "q", *(f"out{j}" for j in range(len(NS))), "normed", "sum"):
+        if name in arrays:
+            assert together.values[name].tobytes() == apart.values[name].tobytes(), name
     assert not np.isnan(together.values["out0"]).any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("machine", CUDA)
+@pytest.mark.parametrize("k", range(8, 1032, 40))
+def test_a_norm_of_any_length_in_one_launch_has_its_bits(machine: str, k: int) -> None:
+    arrays, steps = row_and_matrices("rms_norm", (abi.Type.F32,) * 3, k)
+    together, apart = run_both_ways(machine, arrays, steps)
+    assert together.values["made"].tobytes() == apart.values["made"].tobytes()
+
+
+def row_and_gate(type_: abi.Type, k: int, n: int, in_place: bool) -> tuple[Args, list[Step]]:
+    """A norm, a gate and what it lets through, and the matrix that meets that."""
+    random = np.random.default_rng(k + n)
+    arrays: Args = {"x": normal(random, 1, 1, k), "norm": normal(random, k), "made": unwritten(1, 1, k)}
+    arrays |= {"row": arrays["made"].reshape(1, k), "gate": unwritten(1, n), "up": unwritten(1, n)}
+    arrays |= {"gated": arrays["gate"] if in_place else unwritten(1, n), "bias": normal(random, n)}
+    arrays |= {"w0": weight(random, type_, n, k), "w1": weight(random, type_, n, k), "out": unwritten(1, 24)}
+    steps: list[Step] = [("rms_norm", {"x": "x", "weight": "norm", "out": "made", "eps": 1e-5})]
+    row = "row"
+    if type_ not in FLOATS:
+        arrays["q"] = np.full(1, 165, q8_a(k))
+        steps.append(("quantize", {"x": row, "out": "q"}))
+        row = "q"
+    steps.append(("matmul", {"weight": "w0", "x": row, "out": "gate", "bias": "bias"}))
+    steps.append(("matmul", {"weight": "w1", "x": row, "out": "up"}))
+    steps.append(("glu", {"gate": "gate", "up": "up", "out": "gated", "activation": SILU if n % 64 else GELU_TANH}))
+    if type_ not in FLOATS and n % 32 == 0:
+        arrays["gated_q"] = np.full(1, 165, q8_a(n))
+        steps.append(("quantize", {"x": "gated", "out": "gated_q"}))
+    return arrays, steps
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("machine", CUDA)
+@pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in-place"])
+@pytest.mark.parametrize(("k", "n"), [(256, 352), (4096, 64), (4352, 352), (512, 4800), (1280, 40)])
+@pytest.mark.parametrize("type_", [abi.Type.Q4_K, abi.Type.Q6_K, abi.Type.Q8_0, abi.Type.BF16, abi.Type.F32])
+def test_a_gate_in_one_launch_has_the_bits_of_its_calls(
+    machine: str, type_: abi.Type, k: int, n: int, in_place: bool
+) -> None:
+    arrays, steps = row_and_gate(type_, k, n, in_place)
+    together, apart = run_both_ways(machine, arrays, steps)
+    for name in ("made", "q", "up", "gated", "gated_q", *(() if in_place else ("gate",))):
+        if name in arrays:
+            assert together.values[name].tobytes() == apart.values[name].tobytes(), name
+    assert not np.isnan(together.values["gated"]).any()
 
 
 def attention_of_a_row(shape: Shape, has_norms: bool, mode: int) -> tuple[Args, list[Step]]:
