@@ -14,7 +14,6 @@ namespace {
 constexpr int kThreads = kAttentionThreads, kWarps = kThreads / kLanes;
 constexpr int kCells = kLanes;  // of a tile: a lane has one of them in the softmax
 constexpr int64_t kMostSharedBytes = 200 << 10;
-constexpr int64_t kStaticBytes = 24 << 10;  // of attention_pages.cu beside what is asked for
 constexpr int64_t kSharedOfMultiprocessor = 220 << 10;
 constexpr int kBlocksPerMultiprocessor = 4;  // where shared memory is enough
 
@@ -36,12 +35,12 @@ Verdict check(const luce_attention_args &a) {
 }
 
 int64_t workspace(const luce_attention_args &a) {
-  return a.q.ne[2] * a.q.ne[1] * count_splits(a) * (a.v_pages.ne[0] + 2) * 4;
+  return a.q.ne[2] * a.q.ne[1] * count_splits(a) * (a.v_pages.ne[0] + kPartialValues) * 4;
 }
 
 void launch(const luce_attention_args &a, Launcher &launcher) {
-  const PagesKernel pages = pages_kernel(a);
-  const bool by_pages = pages.id >= 0 && pages.shared_bytes + kStaticBytes <= launcher.most_shared;
+  const PagesKernel pages = pages_kernel(a, launcher.most_shared);
+  const bool by_pages = pages.id >= 0;
   const int id = by_pages ? pages.id : kernel_attention;
   const int64_t bytes = by_pages ? pages.shared_bytes : shared_bytes(a);
   const int64_t n = a.q.ne[2], n_kv = a.k_pages.ne[2], fitting = kSharedOfMultiprocessor / (bytes + (8 << 10));
@@ -74,6 +73,48 @@ struct Shared {
 
   float *q, *k, *v, *p, *o, *top, *total, *shrink;
 };
+
+// The last block to come joins the splits of a row and KV head, in order.
+LUCE_DEVICE void join_splits(const AttentionArgs &a, int i, int h, int n_own) {
+  constexpr int kHeads = kAttentionThreads / kLanes, kStep = 64;  // that are joined at once
+  __shared__ float tops[kHeads], totals[kHeads][kStep], shares[kHeads][kStep];
+  const int G = a.n_heads / a.n_kv, Dv = a.Dv;
+  if (!is_last_to_come(a, i, h, n_own)) return;
+  for (int g0 = 0; g0 < G; g0 += kHeads) {
+    const int n_heads = min(kHeads, G - g0), warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+    const auto part = [&](int g, int split) { return partial_of(a, i, h * G + g0 + g, split); };
+    __syncthreads();
+    if (warp < n_heads) {
+      float most = -INFINITY;
+      for (int s = lane; s < n_own; s += kLanes) most = fmaxf(most, load_fresh(part(warp, s)));
+      most = largest_of_warp(most);
+      if (lane == 0) tops[warp] = most;
+    }
+    for (int u0 = 0; u0 < n_heads * Dv; u0 += kAttentionThreads) {
+      const int u = u0 + static_cast<int>(threadIdx.x), g = u / Dv, d = u % Dv;
+      float y = 0, total = 0;
+      for (int first = 0; first < n_own; first += kStep) {
+        const int n = min(kStep, n_own - first);
+        __syncthreads();
+        for (int e = threadIdx.x; e < n_heads * n; e += kAttentionThreads) {
+          const float *from = part(e / n, first + e % n);
+          const float sum = load_fresh(from + 1);
+          totals[e / n][e % n] = sum;
+          shares[e / n][e % n] = share_of(load_fresh(from), sum, tops[e / n]);
+        }
+        __syncthreads();
+        if (g >= n_heads) continue;
+        const float *from = part(g, first) + kPartialValues + d;
+#pragma unroll 8
+        for (int s = 0; s < n; ++s) {
+          total = fmaf(totals[g][s], shares[g][s], total);
+          y = fmaf(load_fresh(from + s * (Dv + kPartialValues)), shares[g][s], y);
+        }
+      }
+      if (g < n_heads) a.out_of(h * G + g0 + g, i)[d] = y * last_factor(a, h * G + g0 + g, tops[g], total);
+    }
+  }
+}
 
 }  // namespace
 
@@ -197,7 +238,7 @@ LUCE_GLOBAL(attention)(const __grid_constant__ AttentionArgs a, uint32_t *fault)
     for (int g = warp; g < G; g += kWarps) {
       float *to = partial_of(a, i, h * G + g, split);
       if (lane == 0) to[0] = s.top[g], to[1] = s.total[g];
-      for (int d = lane; d < Dv; d += kLanes) to[2 + d] = s.o[g * Dv + d];
+      for (int d = lane; d < Dv; d += kLanes) to[kPartialValues + d] = s.o[g * Dv + d];
     }
   }
   join_splits(a, i, h, n_own);

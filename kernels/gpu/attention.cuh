@@ -56,12 +56,13 @@ struct AttentionArgs {
 
 AttentionArgs flat_attention(const luce_attention_args &a, uint32_t *arrivals);
 
-// The kernel of attention_pages.cu for these shapes, and its shared memory; id -1: there is none.
+// The kernel of attention_pages.cu for these shapes, and its shared memory, of which a block can have `most_shared`;
+// id -1: there is none.
 struct PagesKernel {
   int id;
   int64_t shared_bytes;
 };
-PagesKernel pages_kernel(const luce_attention_args &a);
+PagesKernel pages_kernel(const luce_attention_args &a, int64_t most_shared);
 
 // The first of the calls as one launch, where they are attention of one row, which attention_row.cu can do, and what
 // prepares it: norms and rope of queries and keys, and kv_write. How many they are; 0: they do not begin so.
@@ -169,15 +170,40 @@ LUCE_DEVICE float logit_of(float product, float scale, float softcap) {
   return softcap > 0 ? softcap * tanhf(x / softcap) : x;
 }
 
-// In the workspace, of each split of each row and head: the largest logit, the sum of e^(logit - top), and the values
-// weighted alike.
+// In the workspace, of each split of each row and head: the largest logit, the sum of e^(logit - top), and from
+// kPartialValues on the values weighted alike.
+constexpr int kPartialValues = 4;
 LUCE_DEVICE float *partial_of(const AttentionArgs &a, int64_t i, int64_t h, int64_t split) {
-  return a.workspace + ((i * a.n_heads + h) * a.n_splits + split) * (a.Dv + 2);
+  return a.workspace + ((i * a.n_heads + h) * a.n_splits + split) * (a.Dv + kPartialValues);
 }
 
 // What a split counts for, of a row whose largest logit is `most`.
 LUCE_DEVICE float share_of(float top, float total, float most) {
   return total > 0 ? expf(top - most) : 0.0f;
+}
+
+// Rounds of kSplitCells cells that are joined one after the other: of one value, as it is kept in the workspace.
+struct Joined {
+  float most = -INFINITY, total = 0, y = 0;
+
+  LUCE_DEVICE void add(float top, float sum, float value) {
+    if (most == -INFINITY) {
+      most = top, total = sum, y = value;
+      return;
+    }
+    const float now = fmaxf(most, top), before = share_of(most, total, now), share = share_of(top, sum, now);
+    most = now;
+    total = fmaf(sum, share, total * before);
+    y = fmaf(value, share, y * before);
+  }
+};
+
+// The splits of a row of n rounds have 2 to the power of this many rounds: so they are few, and soon joined.
+constexpr int kMostSplits = 48;
+LUCE_DEVICE int log_rounds_of(int n) {
+  int log = 0;
+  while ((n - 1) >> log >= kMostSplits) ++log;
+  return log;
 }
 
 // What the weighted values of a head are multiplied by at last.
@@ -195,57 +221,20 @@ LUCE_DEVICE void put_nothing(const AttentionArgs &a, int i, int h) {
   for (int u = threadIdx.x; u < G * a.Dv; u += kAttentionThreads) a.out_of(h * G + u / a.Dv, i)[u % a.Dv] = 0;
 }
 
-// Called by whole blocks of kAttentionThreads that have put their splits of a row and KV head into the workspace: the
-// last one to come joins all of them, in order. The row has n_own, of which a block took every gridDim.x-th.
-LUCE_DEVICE void join_splits(const AttentionArgs &a, int i, int h, int n_own) {
-  constexpr int kHeads = kAttentionThreads / kLanes, kStep = 64;  // that are joined at once
+// Called by whole blocks that have put their splits of a row and KV head into the workspace: whether this is the last
+// one to come, which joins them. The row has n_own, of which a block took every gridDim.x-th.
+LUCE_DEVICE bool is_last_to_come(const AttentionArgs &a, int i, int h, int n_own) {
   __shared__ bool is_last;
-  __shared__ float tops[kHeads], totals[kHeads][kStep], shares[kHeads][kStep];
-  const int n_blocks = min(static_cast<int>(gridDim.x), n_own), G = a.n_heads / a.n_kv, Dv = a.Dv;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
     uint32_t *arrived = &a.arrivals[(i - a.first_row) * a.n_kv + h];
-    is_last = atomicAdd(arrived, 1u) + 1 == static_cast<uint32_t>(n_blocks);
+    is_last = atomicAdd(arrived, 1u) + 1 == min(gridDim.x, static_cast<uint32_t>(n_own));
     if (is_last) *arrived = 0;
   }
   __syncthreads();
-  if (!is_last) return;
-  __threadfence();
-  for (int g0 = 0; g0 < G; g0 += kHeads) {
-    const int n_heads = min(kHeads, G - g0), warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-    const auto part = [&](int g, int split) { return partial_of(a, i, h * G + g0 + g, split); };
-    __syncthreads();
-    if (warp < n_heads) {
-      float most = -INFINITY;
-      for (int s = lane; s < n_own; s += kLanes) most = fmaxf(most, load_fresh(part(warp, s)));
-      most = largest_of_warp(most);
-      if (lane == 0) tops[warp] = most;
-    }
-    for (int u0 = 0; u0 < n_heads * Dv; u0 += kAttentionThreads) {
-      const int u = u0 + static_cast<int>(threadIdx.x), g = u / Dv, d = u % Dv;
-      float y = 0, total = 0;
-      for (int first = 0; first < n_own; first += kStep) {
-        const int n = min(kStep, n_own - first);
-        __syncthreads();
-        for (int e = threadIdx.x; e < n_heads * n; e += kAttentionThreads) {
-          const float *from = part(e / n, first + e % n);
-          const float sum = load_fresh(from + 1);
-          totals[e / n][e % n] = sum;
-          shares[e / n][e % n] = share_of(load_fresh(from), sum, tops[e / n]);
-        }
-        __syncthreads();
-        if (g >= n_heads) continue;
-        const float *from = part(g, first) + 2 + d;
-#pragma unroll 8
-        for (int s = 0; s < n; ++s) {
-          total = fmaf(totals[g][s], shares[g][s], total);
-          y = fmaf(load_fresh(from + s * (Dv + 2)), shares[g][s], y);
-        }
-      }
-      if (g < n_heads) a.out_of(h * G + g0 + g, i)[d] = y * last_factor(a, h * G + g0 + g, tops[g], total);
-    }
-  }
+  if (is_last) __threadfence();
+  return is_last;
 }
 
 }  // namespace luce

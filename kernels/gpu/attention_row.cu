@@ -1,9 +1,13 @@
 // attention_row.cu: attention of one row and what prepares it as one launch (attention_row.cuh), and which calls it is.
 
+#include <algorithm>
+
 #include "attention_row.cuh"
 
 namespace luce {
 namespace {
+
+constexpr int64_t kStaticBytes = 5 << 10;  // of shared memory, beside what is asked for
 
 template <class Args>
 const Args &args_of(const luce_call &call) {
@@ -52,15 +56,14 @@ bool reach(const luce_call &call, Heads &heads, const int32_t *n_rows) {
 }
 
 // The calls as one: how many they are, and s; 0: they do not begin so.
-int plan(const luce_call *calls, int n_calls, RowAttention &s) {
+int plan(const luce_call *calls, int n_calls, int64_t most_shared, RowAttention &s) {
   constexpr int kMostBefore = 4;
   int n = 0;
   while (n < n_calls && n <= kMostBefore && (calls[n].op == LUCE_OP_rms_norm || calls[n].op == LUCE_OP_rope)) ++n;
   if (n + 2 > n_calls || calls[n].op != LUCE_OP_kv_write || calls[n + 1].op != LUCE_OP_attention) return 0;
   const auto &w = args_of<luce_kv_write_args>(calls[n]);
   const auto &a = args_of<luce_attention_args>(calls[n + 1]);
-  const PagesKernel pages = pages_kernel(a);
-  if (pages.id < 0 || a.q.ne[2] != 1 || a.parents.data || w.n_rows != a.n_rows) return 0;
+  if (pages_kernel(a, most_shared).id < 0 || a.q.ne[2] != 1 || a.parents.data || w.n_rows != a.n_rows) return 0;
   if (w.k_pages.data != a.k_pages.data || w.v_pages.data != a.v_pages.data || w.cell_pos.data != a.cell_pos.data) {
     return 0;
   }
@@ -107,26 +110,34 @@ int plan(const luce_call *calls, int n_calls, RowAttention &s) {
 
 }  // namespace
 
-#define LUCE_ATTEND_ROW(name, Pair, D, G)                                                                  \
-  LUCE_GLOBAL(attention_row_##name##_##D##_##G)(const __grid_constant__ RowAttention s, uint32_t *fault) { \
-    attend_row<Pair, D, G>(s, fault);                                                                      \
+#define LUCE_ATTEND_ROW(name, Pair, D, G)                                                                            \
+  LUCE_GLOBAL_WITHIN(attention_row_##name##_##D##_##G, kAttentionThreads, 2)(const __grid_constant__ RowAttention s, \
+                                                                             uint32_t *fault) {                      \
+    attend_row<Pair, D, G>(s, fault);                                                                                \
   }
 LUCE_ATTENTION_FORMS(LUCE_ATTEND_ROW)
 
 int launch_row_attention(const luce_call *calls, int n_calls, Launcher &launcher) {
   RowAttention s;
-  const int n = plan(calls, n_calls, s);
+  const int n = plan(calls, n_calls, launcher.most_shared, s);
   if (n == 0) return 0;
-  const int64_t room_bytes = row_room_bytes(s.a.D, s.a.n_heads / s.a.n_kv);
-  if (room_bytes + (8 << 10) > launcher.most_shared) return 0;
+  // Two blocks to a multiprocessor where both have a ring of two pieces for each warp.
+  const int64_t room_bytes = row_room_bytes(s.a.D, s.a.n_heads / s.a.n_kv), most_bytes = launcher.most_shared;
+  const auto bytes_of = [&](int n_stages) { return room_bytes + row_ring_bytes(n_stages); };
+  const int per_sm = 2 * (bytes_of(2) + kStaticBytes) <= most_bytes ? 2 : 1;
+  s.n_stages = per_sm == 1 && bytes_of(4) + kStaticBytes <= most_bytes ? 4 : 2;
+  const int64_t bytes = bytes_of(s.n_stages);
+  if (bytes + kStaticBytes > most_bytes) return 0;
   const luce_attention_args &a = args_of<luce_attention_args>(calls[n - 1]);
   const bool is_f16 = a.k_pages.type == LUCE_F16;
-  const int form = pages_kernel(a).id - (is_f16 ? kernel_attention_f16_64_1 : kernel_attention_bf16_64_1);
+  const int form =
+      pages_kernel(a, launcher.most_shared).id - (is_f16 ? kernel_attention_f16_64_1 : kernel_attention_bf16_64_1);
   s.a.arrivals = launcher.arrivals;
   // A block that finds no split of its own leaves at once; one of a long row takes every grid.x-th.
-  const unsigned wanted = blocks_of(2 * launcher.n_multiprocessors, s.a.n_kv), most = s.a.n_splits;
-  launcher((is_f16 ? kernel_attention_row_f16_64_1 : kernel_attention_row_bf16_64_1) + form,
-           dim3(wanted < most ? wanted : most, s.a.n_kv), kAttentionThreads, room_bytes, s);
+  const int fitting = per_sm * launcher.n_multiprocessors / s.a.n_kv;
+  const int n_blocks = std::max(1, std::min({fitting, s.a.n_splits, kMostSplits}));
+  launcher((is_f16 ? kernel_attention_row_f16_64_1 : kernel_attention_row_bf16_64_1) + form, dim3(n_blocks, s.a.n_kv),
+           kAttentionThreads, bytes, s);
   return n;
 }
 

@@ -2,41 +2,28 @@
 // and the turning of queries and keys, and the row's cell: with one row each of these ops alone is shorter than the
 // time between two launches.
 //
-// A block takes a KV head and splits of eight pages, a warp a page: a lane has a cell while scores are made, and D / 32
-// values of the output while values are added. Keys go from memory to registers: nothing is shared between cells. What
-// earlier kernels do not make (pages, positions, most of the cells) is asked for before the block waits for them.
+// A block takes a KV head and splits of one or more rounds of eight pages, a warp a page: a lane has a cell while
+// scores are made, and D / 32 values of the output while values are added. Cells come through a ring in shared memory,
+// from which each warp takes them at its own pace; the first ones are asked for before the block waits for earlier
+// kernels: these make the row's own cell and no other.
 #pragma once
 
-#include <type_traits>
-
-#include "attention.cuh"
+#include "attention_feed.cuh"
+#include "attention_join.cuh"
 #include "row_source.cuh"
 
 namespace luce {
 
-// The heads of queries, keys and values of a row, normed and turned; the row's cell, and what it sees.
-struct RowAttention {
-  AttentionArgs a;
-  const float *k, *v, *q_norm, *k_norm, *angles;  // null: none
-  const int32_t *slots, *positions;
-  uint8_t *k_cells, *v_cells;
-  float *q_made, *k_made;  // where the turned heads are wanted too; null: nowhere
-  int32_t *cell_positions;
-  int32_t k_row_head, v_row_head;  // bytes from head to head of k and v
-  float q_eps, k_eps;
-  int32_t n_rot, mode;
-};
-
-constexpr int kRowWarps = kAttentionThreads / kLanes;  // and pages of a split
-
+// Of a block in shared memory, beside the rings.
 template <int D, int G>
 struct alignas(16) RowRoom {
-  float q[G][D];
-  float out[kRowWarps][G * D];  // before that the key of the row's cell
-  float weights[kRowWarps][kLanes][G], tops[kRowWarps][G], totals[kRowWarps][G], shares[kRowWarps][G], most[G];
+  float q[G][D], key[D], value[D];
+  float out[kRowWarps][G * D];
+  float weights[kRowWarps][kLanes][G], tops[kRowWarps][G], totals[kRowWarps][G];
+  Joined joined[G * D];
 };
 constexpr int64_t row_room_bytes(int64_t D, int64_t G) {
-  return (4 * (G * D + kRowWarps * (G * D + kLanes * G + 3 * G) + G) + 15) / 16 * 16;
+  return 4 * ((4 * G + 2) * D + kRowWarps * (G * D + kLanes * G + 2 * G));
 }
 
 // A warp: a head of D values to shared memory, normed and turned. All that it reads it asks for at once.
@@ -91,11 +78,10 @@ LUCE_DEVICE void put_pair(__nv_bfloat162 *to, float2 x) {
   *to = __floats2bfloat162_rn(x.x, x.y);
 }
 
-// A warp: the key, in shared memory, and the row's value of KV head h, into their cell.
+// A warp: the row's key and value of KV head h, in shared memory, into their cell.
 template <class Pair, int D>
-LUCE_DEVICE void write_cell(const RowAttention &s, int h, int slot, const float *key) {
+LUCE_DEVICE void write_cell(const RowAttention &s, int h, int slot, const float *key, const float *value) {
   const int lane = threadIdx.x % kLanes, page = slot / kLanes, c = slot % kLanes;
-  const float *value = head_at(s.v, h, s.v_row_head);
   Pair *const k_cell = reinterpret_cast<Pair *>(s.k_cells + (s.a.key(c, h, page) - s.a.k_pages));
   Pair *const v_cell = reinterpret_cast<Pair *>(s.v_cells + (s.a.value(c, h, page) - s.a.v_pages));
 #pragma unroll
@@ -107,35 +93,15 @@ LUCE_DEVICE void write_cell(const RowAttention &s, int h, int slot, const float 
     char *const positions = reinterpret_cast<char *>(s.cell_positions) + int64_t{page} * s.a.pos_page;
     reinterpret_cast<int32_t *>(positions)[c] = s.positions[0];
   }
-  __syncwarp();
 }
 
-// A split as a warp sees it: its page, and the lanes whose cells are seen.
-struct RowPage {
-  int page;
-  unsigned any;
-};
-
-// The row is no tree, so it sees the cells up to its own that its window leaves. They are asked for.
-LUCE_APART RowPage look(const RowAttention &s, const Viewer &viewer, int split, int n_pages, int slot,
-                        uint32_t *fault) {
-  const AttentionArgs &a = s.a;
-  const int lane = threadIdx.x % kLanes, j = split * kRowWarps + threadIdx.x / kLanes, c = j * kLanes + lane;
-  const int page = j < n_pages ? viewer.page(j, fault) : -1;
-  bool sees = page >= 0 && c <= viewer.own_cell;
-  if (sees) {
-    const int position = page * kLanes + lane == slot ? s.positions[0] : a.position_of(lane, page);
-    const uint32_t distance = static_cast<uint32_t>(viewer.position) - static_cast<uint32_t>(position);
-    sees = distance < (a.window > 0 ? static_cast<uint32_t>(a.window) : 0x80000000u);
-  }
-  const RowPage own = {page, __ballot_sync(kAllLanes, sees)};
-  if (own.any == 0) return own;
-#pragma unroll 1
-  for (int line = 0; line < 2 * a.D; line += kLineBytes) {
-    prefetch(a.key(lane, blockIdx.y, page) + line);
-    prefetch(a.value(lane, blockIdx.y, page) + line);
-  }
-  return own;
+// The row's own key, into the piece to which its cell was copied before it was there.
+template <class Pair>
+LUCE_DEVICE void put_own_key(uint8_t *piece, int c, const float *key) {
+  const int d = 2 * (threadIdx.x % kLanes);
+  put_pair(reinterpret_cast<Pair *>(piece + c * 128 + (d / 8 ^ c % 8) * 16 + d % 8 * 2),
+           *reinterpret_cast<const float2 *>(key + d));
+  __syncwarp();
 }
 
 LUCE_APART float capped(float x, float softcap) {
@@ -146,144 +112,179 @@ LUCE_APART float capped(float x, float softcap) {
 template <class Pair, int D, int G>
 LUCE_DEVICE void attend_row(const RowAttention &s, uint32_t *fault) {
   static_assert(sizeof(RowRoom<D, G>) == row_room_bytes(D, G));
-  constexpr int kOwn = D / kLanes, kPieces = D / 8;      // values of a lane; 16 bytes of a key
-  constexpr int kKeys = 8, kValues = D == 256 ? 8 : 16;  // pieces of a key, and cells of values, in registers at once
-  using Value = std::conditional_t<kOwn == 2, uint32_t, std::conditional_t<kOwn == 4, uint2, uint4>>;
-  extern __shared__ uint4 memory[];
-  auto &room = *reinterpret_cast<RowRoom<D, G> *>(memory);
+  using Feed = RowFeed<D>;
+  constexpr int kOwn = D / kLanes, kPieces = Feed::kPieces, kCells = kLanes / kPieces;  // values of a lane; of a piece
+  extern __shared__ uint4 memory[];  // the rings of the warps, then what they share
+  auto &room = *reinterpret_cast<RowRoom<D, G> *>(memory + row_ring_bytes(s.n_stages) / sizeof(uint4));
   const AttentionArgs &a = s.a;
   const int h = blockIdx.y, warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const Viewer viewer(a, 0);
   const int last = viewer.is_there() ? viewer.last_cell(fault) : -1, n_pages = last / kLanes + (last >= 0);
-  const int n_splits = last < 0 ? 1 : last / kSplitCells + 1, first = static_cast<int>(blockIdx.x);
+  const int n_rounds = last < 0 ? 1 : last / kSplitCells + 1, log_rounds = log_rounds_of(n_rounds),
+            n_splits = ((n_rounds - 1) >> log_rounds) + 1;
   int slot = s.slots[0];
   if (slot != -1 && (slot < 0 || slot >= kLanes * a.n_pages)) {
     set_fault(fault, LUCE_FAULT_PAGE);
     slot = -1;
   }
-  RowPage next = look(s, viewer, first, n_pages, slot, fault);
+  Feed feed(s, viewer, reinterpret_cast<uint8_t *>(memory) + warp * s.n_stages * kPieceBytes, slot, n_pages, log_rounds,
+            fault);
+#pragma unroll 1
+  for (int i = 0; i < s.n_stages; ++i) feed.next();
   wait_for_previous();
   let_next_start();
-  if (!viewer.is_there() || first >= n_splits) return;
+  if (!viewer.is_there() || static_cast<int>(blockIdx.x) >= n_splits) return;
+
+  // The row's own key and value are put where its cell is copied to; the first block also writes the cell.
 #pragma unroll 1
-  for (int split = first; split < n_splits; split += gridDim.x) {
-    const RowPage own = next;
-    if (split > first) __syncthreads();
-    // Whoever looks at the row's own cell writes it, and the first split in case nobody does: the same bytes. Queries
-    // are prepared by other warps.
-    const bool writes = slot >= 0 && (own.page == slot / kLanes || (split == 0 && warp == 0));
-    const int after = (viewer.own_cell / kLanes + 1) % kRowWarps;
-#pragma unroll 1
-    for (int g = writes ? -1 : (warp - after + kRowWarps) % kRowWarps; g < G;
-         g = g < 0 ? (warp - after + kRowWarps) % kRowWarps : g + kRowWarps) {
-      float *const to = g < 0 ? room.out[warp] : room.q[g];
-      const float *from = g < 0 ? head_at(s.k, h, s.k_row_head) : a.q_of(h * G + g, 0);
-      prepare_head<D>(s, from, g < 0 ? s.k_norm : s.q_norm, g < 0 ? s.k_eps : s.q_eps, to);
-      if (g < 0) write_cell<Pair, D>(s, h, slot, to);
-      float *const made = g < 0 ? s.k_made : s.q_made;
-      if (made == nullptr || split > 0) continue;
-      for (int d = lane; d < D; d += kLanes) made[(g < 0 ? h : h * G + g) * D + d] = to[d];
+  for (int g = warp; g <= G; g += kRowWarps) {
+    const bool is_key = g == G;
+    float *const to = is_key ? room.key : room.q[g];
+    if (is_key) {
+      const float *value = head_at(s.v, h, s.v_row_head);
+#pragma unroll
+      for (int d = lane; d < D; d += kLanes) room.value[d] = value[d];
     }
-    if (split + gridDim.x < n_splits) next = look(s, viewer, split + gridDim.x, n_pages, slot, fault);
-    uint4 keys[kKeys] = {};
-    const uint4 *key = reinterpret_cast<const uint4 *>(a.key(lane, h, max(own.page, 0)));
-    if (own.any != 0) {
+    prepare_head<D>(s, is_key ? head_at(s.k, h, s.k_row_head) : a.q_of(h * G + g, 0), is_key ? s.k_norm : s.q_norm,
+                    is_key ? s.k_eps : s.q_eps, to);
+    if (blockIdx.x > 0) continue;
+    if (is_key && slot >= 0) write_cell<Pair, D>(s, h, slot, room.key, room.value);
+    float *const made = is_key ? s.k_made : s.q_made;
+    if (made == nullptr) continue;
 #pragma unroll
-      for (int i = 0; i < kKeys; ++i) keys[i] = key[i];
-    }
-    __syncthreads();
-    float o[G][kOwn] = {};
-    if (own.any == 0) {
-      if (lane < G) room.tops[warp][lane] = -INFINITY, room.totals[warp][lane] = 0;
-    } else {
-      float sums[G] = {};
+    for (int d = lane; d < D; d += kLanes) made[(is_key ? h : h * G + g) * D + d] = to[d];
+  }
+  __syncthreads();
+
 #pragma unroll 1
-      for (int begin = 0; begin < kPieces; begin += kKeys) {
-        if (begin > 0) {
+  for (int number = 0;; ++number) {
+    const int round = round_of(number, log_rounds), last_of_split = round | ((1 << log_rounds) - 1);
+    if (round >= n_rounds) break;
+    const bool is_first = round >> log_rounds << log_rounds == round,
+               is_last = round == min(last_of_split, n_rounds - 1);
+    const unsigned any = feed.seen_of(number);
+    const int own = number == feed.own ? slot % kLanes : -1;
+    float o[G][kOwn] = {}, sums[G] = {}, tops[G], totals[G] = {};
 #pragma unroll
-          for (int i = 0; i < kKeys; ++i) keys[i] = key[begin + i];
-        }
-#pragma unroll
-        for (int i = 0; i < kKeys; ++i) {
+    for (int g = 0; g < G; ++g) tops[g] = -INFINITY;
+#pragma unroll 1
+    for (int i = 0; i < 2 * kPieces; ++i) {
+      uint8_t *const piece = feed.wait();
+      if (any != 0 && i < kPieces) {
+        if (own >= 0) put_own_key<Pair>(piece, own, room.key + i * kPieceValues);
+#pragma unroll 2
+        for (int j = 0; j < kPieceValues / 8; ++j) {
           float x[8];
-          values_of<Pair>(keys[i], x);
+          values_of<Pair>(*reinterpret_cast<const uint4 *>(piece + lane * 128 + (j ^ lane % 8) * 16), x);
 #pragma unroll
           for (int g = 0; g < G; ++g) {
-            const float *q = room.q[g] + 8 * (begin + i);
+            const float *q = room.q[g] + i * kPieceValues + 8 * j;
 #pragma unroll
             for (int c = 0; c < 8; ++c) sums[g] = fmaf(q[c], x[c], sums[g]);
           }
         }
-      }
-      const bool seen = own.any >> lane & 1;
-#pragma unroll
-      for (int g = 0; g < G; ++g) {
-        // A cell that is not seen may hold anything.
-        float x = seen ? sums[g] * a.scale : -INFINITY;
-        if (a.softcap > 0 && seen) x = capped(x, a.softcap);
-        const float top = largest_of_warp(x);
-        const float weight = seen ? expf(x - top) : 0.0f, total = sum_of_warp(weight);
-        room.weights[warp][lane][g] = weight;
-        if (lane == 0) room.tops[warp][g] = top, room.totals[warp][g] = total;
-      }
-      __syncwarp();
-      const uint8_t *value = a.value(0, h, own.page) + 2 * kOwn * lane;
-#pragma unroll 1
-      for (int begin = 0; begin < kLanes; begin += kValues) {
-        Value values[kValues];
-#pragma unroll
-        for (int c = 0; c < kValues; ++c) {
-          values[c] =
-              own.any >> (begin + c) & 1 ? *reinterpret_cast<const Value *>(value + (begin + c) * a.v_cell) : Value{};
-        }
-#pragma unroll
-        for (int c = 0; c < kValues; ++c) {
-          float v[kOwn];
-          values_of<Pair>(values[c], v);
+      } else if (any != 0) {
+        if (i == kPieces) {
+          // A cell that is not seen may hold anything. Heads go side by side: a step of one is there when the others
+          // have made theirs.
+          const bool is_seen = any >> lane & 1;
 #pragma unroll
           for (int g = 0; g < G; ++g) {
-            const float weight = room.weights[warp][begin + c][g];
+            sums[g] = is_seen ? sums[g] * a.scale : -INFINITY;
+            if (a.softcap > 0 && is_seen) sums[g] = capped(sums[g], a.softcap);
+            tops[g] = sums[g];
+          }
 #pragma unroll
-            for (int e = 0; e < kOwn; ++e) o[g][e] = fmaf(weight, v[e], o[g][e]);
+          for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+#pragma unroll
+            for (int g = 0; g < G; ++g) tops[g] = fmaxf(tops[g], shuffle_xor(tops[g], lanes));
+          }
+#pragma unroll
+          for (int g = 0; g < G; ++g) {
+            totals[g] = is_seen ? expf(sums[g] - tops[g]) : 0.0f;
+            room.weights[warp][lane][g] = totals[g];
+          }
+#pragma unroll
+          for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+#pragma unroll
+            for (int g = 0; g < G; ++g) totals[g] += shuffle_xor(totals[g], lanes);
+          }
+          __syncwarp();
+        }
+        // Nobody looks at a cell that is not seen.
+        const unsigned there = any >> ((i - kPieces) * kCells);
+        const float (*const weights)[G] = room.weights[warp] + (i - kPieces) * kCells;
+        uint8_t *const values = piece + 2 * kOwn * lane;
+        if (own >= 0 && own / kCells == i - kPieces) {
+#pragma unroll
+          for (int e = 0; e < kOwn; e += 2) {
+            put_pair(reinterpret_cast<Pair *>(values + own % kCells * 2 * D + 2 * e),
+                     *reinterpret_cast<const float2 *>(room.value + kOwn * lane + e));
+          }
+        }
+        const auto add = [&](int c) {
+          float v[kOwn];
+          load_values<Pair>(values + c * 2 * D, v);
+#pragma unroll
+          for (int g = 0; g < G; ++g) {
+#pragma unroll
+            for (int e = 0; e < kOwn; ++e) o[g][e] = fmaf(weights[c][g], v[e], o[g][e]);
+          }
+        };
+#pragma unroll 1
+        for (int c = 0; c < kCells; c += 4) {
+          if ((there >> c & 15) == 15) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) add(c + e);
+            continue;
+          }
+#pragma unroll 1
+          for (int e = c; e < c + 4; ++e) {
+            if (there >> e & 1) add(e);
           }
         }
       }
+      __syncwarp();
+      feed.next();
     }
+    if (number > 0) __syncthreads();
 #pragma unroll
     for (int g = 0; g < G; ++g) {
+      if (lane == 0) room.tops[warp][g] = tops[g], room.totals[warp][g] = totals[g];
 #pragma unroll
       for (int e = 0; e < kOwn; ++e) room.out[warp][g * D + kOwn * lane + e] = o[g][e];
     }
     __syncthreads();
-    // What each page counts for; then the pages joined, in order.
-    if (threadIdx.x < kRowWarps * G) {
-      const int w = threadIdx.x / G, g = threadIdx.x % G;
-      float most = room.tops[0][g];
-#pragma unroll
-      for (int v = 1; v < kRowWarps; ++v) most = fmaxf(most, room.tops[v][g]);
-      room.shares[w][g] = share_of(room.tops[w][g], room.totals[w][g], most);
-      if (w == 0) room.most[g] = most;
-    }
-    __syncthreads();
+    // What each page counts for; then the pages joined, in order. A warp has values of one head.
 #pragma unroll 1
     for (int u = threadIdx.x; u < G * D; u += kAttentionThreads) {
-      const int g = u / D, d = u % D;
-      float total = 0, y = 0;
+      const int g = u / D, d = u % D, page = lane % kRowWarps;
+      const float top = room.tops[page][g], sum = room.totals[page][g];
+      float most = top, total = 0, y = 0;
+#pragma unroll
+      for (int lanes = kRowWarps / 2; lanes > 0; lanes /= 2) most = fmaxf(most, shuffle_xor(most, lanes));
+      const float share = share_of(top, sum, most);
 #pragma unroll
       for (int w = 0; w < kRowWarps; ++w) {
-        total = fmaf(room.totals[w][g], room.shares[w][g], total);
-        y = fmaf(room.out[w][g * D + d], room.shares[w][g], y);
+        const float share_of_page = __shfl_sync(kAllLanes, share, w);
+        total = fmaf(room.totals[w][g], share_of_page, total);
+        y = fmaf(room.out[w][u], share_of_page, y);
       }
-      if (n_splits == 1) {
-        a.out_of(h * G + g, 0)[d] = y * last_factor(a, h * G + g, room.most[g], total);
-        continue;
+      Joined joined;
+      if (!is_first) joined = room.joined[u];
+      joined.add(most, total, y);
+      if (!is_last) {
+        room.joined[u] = joined;
+      } else if (n_splits == 1) {
+        a.out_of(h * G + g, 0)[d] = joined.y * last_factor(a, h * G + g, joined.most, joined.total);
+      } else {
+        float *to = partial_of(a, 0, h * G + g, round >> log_rounds);
+        if (d == 0) *reinterpret_cast<float4 *>(to) = {joined.most, joined.total, 0, 0};
+        to[kPartialValues + d] = joined.y;
       }
-      float *to = partial_of(a, 0, h * G + g, split);
-      if (d == 0) to[0] = room.most[g], to[1] = total;
-      to[2 + d] = y;
     }
   }
-  if (n_splits > 1) join_splits(a, 0, h, n_splits);
+  if (n_splits > 1) join_splits<D, G, 4>(a, 0, h, n_splits, memory);
 }
 
 }  // namespace luce

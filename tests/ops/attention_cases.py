@@ -158,6 +158,8 @@ _SHAPES: dict[str, Shape] = {
         )
     },
     "decode-8-threads-worth": Shape(((700, 1),), heads=2, kv_heads=1),
+    # A GPU makes splits of such rows longer.
+    "decode-at-25100": Shape(((12_700, 1), (25_100, 1)), heads=2, kv_heads=1, d=64, dv=64, page_size=32),
 }
 
 _SMOLLM2 = Shape(((0, 512),), heads=9, kv_heads=3, d=64, dv=64, page_size=32)

@@ -179,8 +179,9 @@ def attention_of_a_row(shape: Shape, has_norms: bool, mode: int) -> tuple[Args, 
         Shape(((0, 1),), heads=2, kv_heads=2, d=64, dv=64, page_size=32, kind="bf16"),
         Shape(((600, 1),), heads=8, kv_heads=2, d=128, dv=128, page_size=32, window=300, softcap=20.0),
         Shape(((511, 1),), heads=8, kv_heads=1, d=256, dv=256, page_size=32),
+        Shape(((25_100, 1),), heads=4, kv_heads=1, d=128, dv=128, page_size=32),
     ],
-    ids=["64", "first", "window", "256"],
+    ids=["64", "first", "window", "256", "long"],
 )
 def test_attention_of_a_row_has_the_bits_of_its_calls(machine: str, has_norms: bool, shape: Shape) -> None:
     arrays, steps = attention_of_a_row(shape, has_norms, ROPE_NEOX if has_norms else ROPE_NORM)

@@ -1,0 +1,146 @@
+// attention_feed.cuh: the cells of a row on their way to shared memory (attention_row.cuh).
+#pragma once
+
+#include "attention.cuh"
+
+namespace luce {
+
+// The heads of queries, keys and values of a row, normed and turned; the row's cell, and what it sees.
+struct RowAttention {
+  AttentionArgs a;
+  const float *k, *v, *q_norm, *k_norm, *angles;  // null: none
+  const int32_t *slots, *positions;
+  uint8_t *k_cells, *v_cells;
+  float *q_made, *k_made;  // where the turned heads are wanted too; null: nowhere
+  int32_t *cell_positions;
+  int32_t k_row_head, v_row_head;  // bytes from head to head of k and v
+  float q_eps, k_eps;
+  int32_t n_rot, mode, n_stages;
+};
+
+constexpr int kRowWarps = kAttentionThreads / kLanes;                       // and pages of a round
+constexpr int kPieceBytes = 4096, kPieceValues = kPieceBytes / kLanes / 2;  // of a page's keys or values; of each key
+
+// The round of the row that is this one of its block, which takes every gridDim.x-th split.
+LUCE_DEVICE int round_of(int number, int log_rounds) {
+  const int split = blockIdx.x + (number >> log_rounds) * gridDim.x;
+  return (split << log_rounds) + number - (number >> log_rounds << log_rounds);
+}
+
+// The rings of a block; `n_stages` is 2 or 4.
+constexpr int64_t row_ring_bytes(int64_t n_stages) {
+  return kRowWarps * n_stages * kPieceBytes;
+}
+
+// The cells of a warp's pages, one of each of the block's rounds, on their way into the warp's ring: kPieceValues of
+// all keys of a page at a time, then the values of as many cells as make a piece. Keys are copied in such an order that
+// 16 bytes of each, as lanes that have a cell read them, lie in different banks.
+template <int D>
+struct RowFeed {
+  static constexpr int kPieces = D / kPieceValues, kPerCell = D / 8;  // of keys, and of values; 16 bytes of a value
+
+  const RowAttention &s;
+  const Viewer &viewer;
+  uint8_t *ring;
+  uint32_t *fault;
+  int slot, n_pages, log_rounds, lane;
+  int page_number = 0, piece = 0, stage = 0;  // of the next copy
+  int pages, page, position;                  // lane i has page number i of 32; the lane's cell is in the next page
+  bool is_wanted = false;
+  unsigned seen = 0;  // lane i has the cells of page number i that are seen
+  int own = -1;       // the number of the page that has the row's cell
+  const uint8_t *from = nullptr;
+  int step = 0;
+
+  LUCE_DEVICE RowFeed(const RowAttention &s, const Viewer &viewer, uint8_t *ring, int slot, int n_pages, int log_rounds,
+                      uint32_t *fault)
+      : s(s),
+        viewer(viewer),
+        ring(ring),
+        fault(fault),
+        slot(slot),
+        n_pages(n_pages),
+        log_rounds(log_rounds),
+        lane(threadIdx.x % kLanes) {
+    look(0);
+  }
+
+  // Asks for the next piece. Pieces of a page of which nothing is seen are not copied.
+  LUCE_DEVICE void next() {
+    const AttentionArgs &a = s.a;
+    if (round_of(page_number, log_rounds) * kRowWarps < n_pages) {
+      if (piece == 0) page = page_of(page_number), is_wanted = page >= 0;
+      // Where there is no window, copies need not wait for positions.
+      if (piece == (a.window > 0 ? 0 : 1)) find_seen();
+    } else {
+      is_wanted = false;
+    }
+    if (is_wanted) {
+      int even = 16 * lane, odd = even;
+      if (piece < kPieces) {
+        const int row = lane / 8;
+        even = row * 128 + (lane % 8 ^ row) * 16, odd = even ^ 64;
+        if (piece == 0) {
+          from = a.key(row, blockIdx.y, page) + lane % 8 * 16, step = 4 * a.k_cell;
+          // Of the first page they are wanted at once, and there is no room for all.
+#pragma unroll
+          for (int line = 0; line < 2 * D && page_number == 0; line += kLineBytes) {
+            prefetch(a.value(lane, blockIdx.y, page) + line);
+          }
+        }
+      } else if (piece == kPieces) {
+        from = a.value(lane / kPerCell, blockIdx.y, page) + lane % kPerCell * 16, step = kLanes / kPerCell * a.v_cell;
+      }
+      uint8_t *const to = ring + stage * kPieceBytes;
+#pragma unroll
+      for (int i = 0; i < kPieceBytes / 512; ++i) copy_async(to + i * 512 + (i % 2 ? odd : even), from + i * step);
+      from += piece < kPieces ? 2 * kPieceValues : 8 * step;
+    }
+    commit_copies();
+    if (++piece == 2 * kPieces) piece = 0, ++page_number;
+    if (++stage == s.n_stages) stage = 0;
+  }
+
+  // The oldest piece that was asked for, which is there then; the next one takes its place.
+  LUCE_DEVICE uint8_t *wait() const {
+    if (s.n_stages == 2) {
+      wait_for_copies<1>();
+    } else {
+      wait_for_copies<3>();
+    }
+    __syncwarp();
+    return ring + stage * kPieceBytes;
+  }
+
+  LUCE_DEVICE unsigned seen_of(int number) const { return __shfl_sync(kAllLanes, seen, number % kLanes); }
+
+ private:
+  // The place, among the pages of the sequence, of the warp's page in the block's round of this number.
+  LUCE_DEVICE int place_of(int number) const { return round_of(number, log_rounds) * kRowWarps + threadIdx.x / kLanes; }
+  LUCE_DEVICE int page_of(int number) const { return __shfl_sync(kAllLanes, pages, number % kLanes); }
+
+  // Asks which position the lane's cell has in the page of this number.
+  LUCE_DEVICE void look(int number) {
+    if (number % kLanes == 0) {
+      const int j = place_of(number + lane);
+      pages = j < n_pages ? viewer.page(j, fault) : -1;
+    }
+    const int next = page_of(number);
+    const bool is_own = slot >= 0 && next == slot / kLanes && lane == slot % kLanes;
+    position = is_own ? s.positions[0] : next >= 0 ? s.a.position_of(lane, next) : 0;
+  }
+
+  // The row is no tree, so it sees the cells up to its own that its window leaves.
+  LUCE_DEVICE void find_seen() {
+    const uint32_t distance = static_cast<uint32_t>(viewer.position) - static_cast<uint32_t>(position);
+    const bool is_near = distance < (s.a.window > 0 ? static_cast<uint32_t>(s.a.window) : 0x80000000u);
+    const unsigned any =
+        __ballot_sync(kAllLanes, page >= 0 && place_of(page_number) * kLanes + lane <= viewer.own_cell && is_near);
+    if (any == 0) is_wanted = false;
+    if (lane == page_number % kLanes) seen = any;
+    if (slot >= 0 && page == slot / kLanes) own = page_number;
+    look(page_number + 1);
+  }
+};
+
+}  // namespace luce
