@@ -6,6 +6,8 @@
 // nothing else passes between them, and D / 32 values of the output while values are added. The pages are joined in
 // order, then the rounds, then the splits.
 
+#include <type_traits>
+
 #include "attention_join.cuh"
 
 namespace luce {
@@ -26,6 +28,8 @@ template <class Pair, int D, int G>
 LUCE_DEVICE void attend(const AttentionArgs &a, uint32_t *fault) {
   constexpr int kOwn = D / kLanes, kPieces = D / 8;                             // 16 bytes of a key
   constexpr int kValues = (G * D + kAttentionThreads - 1) / kAttentionThreads;  // of the output, of each thread
+  constexpr int kAtOnce = D == 256 ? 8 : 16;                                    // cells whose values are under way
+  using Value = std::conditional_t<kOwn == 2, uint32_t, std::conditional_t<kOwn == 4, uint2, uint4>>;
   static_assert(G * D * 4 <= page_bytes(D), "a page's output takes the place of its keys");
   __shared__ float q[G][D], weights[kWarps][kLanes][G], tops[kWarps][G], totals[kWarps][G];
   extern __shared__ uint4 memory[];  // of each warp: keys of its page, then G * D values of its output
@@ -64,6 +68,16 @@ LUCE_DEVICE void attend(const AttentionArgs &a, uint32_t *fault) {
       commit_copies();
       const bool seen = page >= 0 && viewer.sees(j * kLanes + lane, a.position_of(lane, page), fault);
       const unsigned any = __ballot_sync(kAllLanes, seen);
+      const uint8_t *const first_value = a.value(0, h, max(page, 0)) + 2 * kOwn * lane;
+      Value values[kAtOnce];
+      const auto read_values = [&](int begin) {
+#pragma unroll
+        for (int c = 0; c < kAtOnce; ++c) {
+          values[c] =
+              any >> (begin + c) & 1 ? *reinterpret_cast<const Value *>(first_value + (begin + c) * a.v_cell) : Value{};
+        }
+      };
+      read_values(0);
       wait_for_copies<0>();
       __syncwarp();
       float o[G][kOwn] = {};
@@ -92,16 +106,19 @@ LUCE_DEVICE void attend(const AttentionArgs &a, uint32_t *fault) {
           if (lane == 0) tops[warp][g] = top, totals[warp][g] = total;
         }
         __syncwarp();
-#pragma unroll 8
-        for (int c = 0; c < kLanes; ++c) {
-          if ((any >> c & 1) == 0) continue;
-          float v[kOwn];
-          load_values<Pair>(a.value(c, h, page) + 2 * kOwn * lane, v);
+#pragma unroll 1
+        for (int begin = 0; begin < kLanes; begin += kAtOnce) {
+          if (begin > 0) read_values(begin);
 #pragma unroll
-          for (int g = 0; g < G; ++g) {
-            const float weight = weights[warp][c][g];
+          for (int c = 0; c < kAtOnce; ++c) {
+            float v[kOwn];
+            values_of<Pair>(values[c], v);
 #pragma unroll
-            for (int e = 0; e < kOwn; ++e) o[g][e] = fmaf(weight, v[e], o[g][e]);
+            for (int g = 0; g < G; ++g) {
+              const float weight = weights[warp][begin + c][g];
+#pragma unroll
+              for (int e = 0; e < kOwn; ++e) o[g][e] = fmaf(weight, v[e], o[g][e]);
+            }
           }
         }
       }

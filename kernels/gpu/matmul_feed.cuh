@@ -35,47 +35,67 @@ struct Matrix {
   }
 };
 
-// The groups of a warp's tiles on their way into its ring, set after set. Lane i knows where tile i of the set is.
-template <class Shape, int kTiles>
+// The warps of a block that make a tile of every set, each with an eighth of K.
+struct Team {
+  int number, n_teams, n_warps;  // this one of the block's; warps of each
+  int first_eighth;              // of the block
+
+  LUCE_DEVICE explicit Team(int log_splits)
+      : number(threadIdx.x / kLanes >> (3 - log_splits)),
+        n_teams(blockDim.x / kLanes >> (3 - log_splits)),
+        n_warps(8 >> log_splits),
+        first_eighth(blockIdx.x << (3 - log_splits)) {}
+
+  LUCE_DEVICE int eighth() const { return first_eighth + threadIdx.x / kLanes % n_warps; }
+  LUCE_DEVICE int thread() const { return threadIdx.x % (n_warps * kLanes); }
+  LUCE_DEVICE int tile(int set) const { return set * n_teams + number; }
+  // Waits until all of its threads are here, and sees what they have written.
+  LUCE_DEVICE void meet() const {
+    if (n_warps > 1) {
+      meet_team(1 + number, n_warps * kLanes);
+    } else {
+      __syncwarp();
+    }
+  }
+};
+
+// The groups of a warp's tiles on their way into its ring, tile after tile.
+template <class Shape>
 struct Feed {
   const MatmulSomeArgs &s;
-  int team, n_units, begin, end;  // groups of this warp
-  int set, group, stage = 0;      // of the next copy
+  const Team &team;
+  int n_units, begin, end;    // groups of this warp
+  int set, group, stage = 0;  // of the next copy
   uint8_t *ring;
   uint64_t *arrivals;
-  const uint8_t *weight;
+  const uint8_t *weight;       // of the tile
+  int tile = 0, end_tile = 0;  // of the launch; end of the tile's matrix
 
   // `ring` and `arrivals`: of this warp, in shared memory.
-  LUCE_DEVICE Feed(const MatmulSomeArgs &s, int team, int eighth, uint8_t *ring, uint64_t *arrivals)
+  LUCE_DEVICE Feed(const MatmulSomeArgs &s, const Team &team, uint8_t *ring, uint64_t *arrivals)
       : s(s), team(team), n_units((s.matmul.K + P::values - 1) / P::values), ring(ring), arrivals(arrivals) {
     const int n_groups = (n_units + kUnits - 1) / kUnits, lane = threadIdx.x % kLanes;
-    begin = group = n_groups * eighth / kWarps;
-    end = n_groups * (eighth + 1) / kWarps;
+    begin = group = n_groups * team.eighth() / 8;
+    end = n_groups * (team.eighth() + 1) / 8;
     set = begin < end ? s.first_set + blockIdx.z : s.end_set;
     // Units that a weight has not meet zeros: they can be anything finite.
     if (n_units % kUnits != 0) {
 #pragma unroll 1
-      for (int i = lane; i < s.stages * Shape::stage_bytes / 16; i += kLanes) {
+      for (int i = lane; i < s.stages * Shape::group_bytes / 16; i += kLanes) {
         reinterpret_cast<uint4 *>(ring)[i] = {0, 0, 0, 0};
       }
       __syncwarp();
     }
-    if (lane < s.stages * kTiles) begin_arrivals(&arrivals[lane]);
+    if (lane < s.stages) begin_arrivals(&arrivals[lane]);
     __syncwarp();
   }
 
-  // Copies a group of each tile to the next stage.
+  // Copies a group to the next stage. Where there is no tile, nobody looks at what the last one gives again.
   LUCE_DEVICE void next() {
     if (set >= s.end_set) return;
     if (group == begin) find();
-    const int n_bytes = min(kUnits, n_units - group * kUnits) * P::bytes;
-#pragma unroll 1
-    for (int i = 0; i < kTiles; ++i) {
-      const uint8_t *from =
-          reinterpret_cast<const uint8_t *>(__shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(weight), i));
-      bring_weights(ring + stage * Shape::stage_bytes + i * Shape::group_bytes,
-                    from + int64_t{group} * Shape::group_bytes, n_bytes, &arrivals[stage * kTiles + i]);
-    }
+    bring_weights(ring + stage * Shape::group_bytes, weight + int64_t{group} * Shape::group_bytes,
+                  min(kUnits, n_units - group * kUnits) * P::bytes, &arrivals[stage]);
     if (++stage == s.stages) stage = 0;
     if (++group < end) return;
     group = begin;
@@ -83,12 +103,17 @@ struct Feed {
   }
 
  private:
-  // Where there is no tile, nobody looks at what the last one gives again.
+  // The tile of the set. Which matrix it belongs to is asked once for all tiles of a matrix.
   LUCE_DEVICE void find() {
-    const MatmulArgs &a = s.matmul;
-    const int tile = ((set << s.log_splits) + team) * kTiles + threadIdx.x % kTiles;
-    const Matrix matrix(a, min(tile, a.n_tiles() - 1));
-    weight = matrix.of(&MatmulPart::weight) + matrix.tile * P::tile_bytes(a.K);
+    const int before = tile;
+    tile = min(team.tile(set), s.matmul.n_tiles() - 1);
+    if (tile < end_tile) {
+      weight += (tile - before) * P::tile_bytes(s.matmul.K);
+      return;
+    }
+    const Matrix matrix(s.matmul, tile);
+    weight = matrix.of(&MatmulPart::weight) + matrix.tile * P::tile_bytes(s.matmul.K);
+    end_tile = matrix.of(&MatmulPart::end_tile);
   }
 };
 

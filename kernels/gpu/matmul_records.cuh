@@ -16,11 +16,11 @@ LUCE_DEVICE int place_of_eight(int row, int eight) {
 // are left as they are. Nearly everything is under way before the first is waited for.
 template <class Shape>
 LUCE_DEVICE void take_rows(const MatmulArgs &a, int first_row, int n, int first_block, int n_blocks, uint8_t *records) {
-  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int warp = threadIdx.x / kLanes, n_warps = blockDim.x / kLanes, lane = threadIdx.x % kLanes;
   const int n_there = min(n_blocks, a.K / 32 - first_block);
   const auto row_of_x = [&](int row) { return a.x + (first_row + row) * a.x_stride; };
 #pragma unroll 1
-  for (int row = warp; row < n; row += kWarps) {
+  for (int row = warp; row < n; row += n_warps) {
     const uint8_t *from = row_of_x(row) + 32 * first_block;
     uint8_t *to = records + lane / 4 * Shape::record_bytes + place_of_eight(row, lane % 4);
 #pragma unroll 4
@@ -29,26 +29,21 @@ LUCE_DEVICE void take_rows(const MatmulArgs &a, int first_row, int n, int first_
     }
   }
   commit_copies();
-  constexpr int kRows = Shape::n_rows / kWarps, kHeld = 4;
+  constexpr int kHeld = 4;
 #pragma unroll 1
-  for (int first = lane; first < n_blocks; first += kHeld * kLanes) {
-    float d[kRows][kHeld];
-    int2 sums[kRows][kHeld];
-#pragma unroll
-    for (int k = 0; k < kRows; ++k) {
-      const int row = warp + k * kWarps;
-      const Activation x = {row_of_x(row), a.K};
+  for (int row = warp; row < Shape::n_rows; row += n_warps) {
+    const Activation x = {row_of_x(row), a.K};
+#pragma unroll 1
+    for (int first = lane; first < n_blocks; first += kHeld * kLanes) {
+      float d[kHeld];
+      int2 sums[kHeld];
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
         const int b = first + i * kLanes;
         const bool is_there = row < n && b < n_there;
-        d[k][i] = is_there ? x.d(first_block + b) : 0.0f;
-        sums[k][i] = f.mins && is_there ? x.sums(first_block + b) : int2{0, 0};
+        d[i] = is_there ? x.d(first_block + b) : 0.0f;
+        sums[i] = f.mins && is_there ? x.sums(first_block + b) : int2{0, 0};
       }
-    }
-#pragma unroll
-    for (int k = 0; k < kRows; ++k) {
-      const int row = warp + k * kWarps;
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
         const int b = first + i * kLanes;
@@ -56,8 +51,8 @@ LUCE_DEVICE void take_rows(const MatmulArgs &a, int first_row, int n, int first_
         float *to = reinterpret_cast<float *>(records + b * Shape::record_bytes + Shape::codes_bytes) +
                     row / 2 * 2 * (1 + Shape::n_sums) + row % 2;
         float d_sums[kSpans];
-        scaled_sums(d[k][i], sums[k][i], d_sums);
-        to[0] = d[k][i];
+        scaled_sums(d[i], sums[i], d_sums);
+        to[0] = d[i];
 #pragma unroll
         for (int v = 0; v < Shape::n_sums; ++v) to[2 + 2 * v] = d_sums[v];
       }
@@ -67,9 +62,9 @@ LUCE_DEVICE void take_rows(const MatmulArgs &a, int first_row, int n, int first_
 }
 
 // What a lane wants of a record: codes of row g and scales of rows 2t and 2t + 1 of every eight.
-template <class Shape, int kColumns>
+template <class Shape>
 struct Record {
-  static constexpr int kPair = 2 * (1 + Shape::n_sums);
+  static constexpr int kColumns = Shape::n_columns, kPair = 2 * (1 + Shape::n_sums);
 
   uint32_t q[kColumns][2];
   float values[kColumns][kPair];

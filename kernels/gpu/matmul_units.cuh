@@ -88,12 +88,19 @@ LUCE_DEVICE Scale scale_of(float d, float m, uint32_t sub, int h) {
   return {{times_byte<128>(d, sub, 2 * h), times_byte<128>(d, sub, 2 * h + 1)}, {0, 0}};
 }
 
+// HalfCodes are signed bytes. Those of a type whose codes count `zero` too much have their highest bit as the sign, and
+// so are 1 << code_shift times what they stand for. GroupScales are as much smaller: the same bits as from codes less
+// `zero`, but for products too small to be normal numbers.
+template <int type>
+constexpr int code_shift = Packing<type>::f.zero == 0 ? 0 : 8 - Packing<type>::f.bits;
+
 // The scales of a group of 256 values in shared memory that a lane wants: of rows g and g + 8, of all blocks. Block r
 // of half h is block 4h + r.
 template <int type>
 struct GroupScales {
   using P = Packing<type>;
   static constexpr int kWords = P::is_super ? 1 : P::f.mins ? 8 : 4;
+  static constexpr float kUnit = 1.0f / (1 << code_shift<type>);
 
   uint32_t d[2][kWords], sub[2][4];
 
@@ -120,13 +127,13 @@ struct GroupScales {
 
   LUCE_DEVICE Scale of(int i, int r, int h) const {
     if constexpr (P::is_super) {
-      return scale_of<type>(half_of(d[i][0] & 0xFFFF), half_of(d[i][0] >> 16), sub[i][r], h);
+      return scale_of<type>(half_of(d[i][0] & 0xFFFF) * kUnit, half_of(d[i][0] >> 16), sub[i][r], h);
     } else if constexpr (P::f.mins) {
       const uint32_t word = h == 0 ? d[i][r] : d[i][4 + r];
       return scale_of<type>(half_of(word & 0xFFFF), half_of(word >> 16), 0, 0);
     } else {
       const uint32_t word = h == 0 ? d[i][r / 2] : d[i][2 + r / 2];
-      return scale_of<type>(half_of(word >> 16 * (r % 2) & 0xFFFF), 0, 0, 0);
+      return scale_of<type>(half_of(word >> 16 * (r % 2) & 0xFFFF) * kUnit, 0, 0, 0);
     }
   }
 };
@@ -144,23 +151,24 @@ struct HalfCodes {
     if constexpr (P::high_bits > 0) take(group + P::low_words * 4 * kLanes, h, lane, high);
   }
 
-  // The four registers of block r: codes as they are, less what they count too much.
+  // The four registers of block r.
   LUCE_DEVICE void registers(int r, uint32_t (&a)[4]) const {
-    constexpr uint32_t kOnes = 0x01010101u, kTop = 0x80u * kOnes;
+    constexpr uint32_t kOnes = 0x01010101u;
+    constexpr int kShift = code_shift<type>, kHighAt = kShift + P::low_bits;
+    static_assert(P::f.zero == 0 || 2 * P::f.zero == 1 << P::f.bits);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (P::low_bits == 8) {
         a[i] = low[4 * r + i];
       } else if constexpr (P::low_bits == 4) {
-        a[i] = low[2 * r + i / 2] >> (i % 2 * 4) & 15 * kOnes;
+        a[i] = shifted(low[2 * r + i / 2], kShift - i % 2 * 4) & 15 * kOnes << kShift;
       } else {
-        a[i] = low[r] >> 2 * i & 3 * kOnes;
+        a[i] = shifted(low[r], kShift - 2 * i) & 3 * kOnes << kShift;
       }
-      if constexpr (P::high_bits == 2) a[i] |= shifted(high[r], P::low_bits - 2 * i) & (3 * kOnes << P::low_bits);
-      if constexpr (P::high_bits == 1) {
-        a[i] |= shifted(high[r / 2], P::low_bits - r % 2 * 4 - i) & (kOnes << P::low_bits);
-      }
-      if constexpr (P::f.zero != 0) a[i] = ((a[i] | kTop) - P::f.zero * kOnes) ^ kTop;
+      constexpr uint32_t kTop = kShift > 0 ? 0x80u * kOnes : 0;
+      if constexpr (P::high_bits == 2) a[i] |= shifted(high[r], kHighAt - 2 * i) & 3 * kOnes << kHighAt;
+      if constexpr (P::high_bits == 1) a[i] |= shifted(high[r / 2], kHighAt - r % 2 * 4 - i) & kOnes << kHighAt;
+      a[i] ^= kTop;
     }
   }
 

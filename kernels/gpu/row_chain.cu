@@ -13,10 +13,24 @@
 
 namespace luce {
 
+// Norms have their weights in the cache by the time that rows are there.
+LUCE_DEVICE void ask_for_weights(const RowChain &chain) {
+#pragma unroll 1
+  for (int j = 0; j < chain.n_ops; ++j) {
+    const RowOp &op = chain.ops[j];
+    if (op.op != LUCE_OP_rms_norm || op.y.data == nullptr) continue;
+#pragma unroll 1
+    for (int line = threadIdx.x * kLineBytes; line < 4 * op.y.D; line += kRowBlock * kLineBytes) {
+      prefetch(op.y.data + line);
+    }
+  }
+}
+
 LUCE_GLOBAL_WITHIN(row_chain, kRowBlock, 4)(const __grid_constant__ RowChain chain, uint32_t *fault) {
   __shared__ float room[kMostPieces];
+  ask_for_weights(chain);
   begin();
-  const int i = blockIdx.y, part = static_cast<int>(blockIdx.x);
+  const int i = blockIdx.y, part = static_cast<int>(blockIdx.x), slot = chain.kv.slots ? chain.kv.slots[i] : -1;
   if (i >= true_rows(chain.n_rows, chain.bound)) return;
   for (int j = 0; j < chain.n_ops; ++j) {
     if (j > 0) __syncthreads();
@@ -41,7 +55,7 @@ LUCE_GLOBAL_WITHIN(row_chain, kRowBlock, 4)(const __grid_constant__ RowChain cha
         do_rope(op, i, heads);
         break;
       case LUCE_OP_kv_write:
-        do_kv_write(op, chain.kv, i, heads, fault);
+        do_kv_write(op, chain.kv, i, slot, heads, fault);
         break;
     }
   }
@@ -67,9 +81,15 @@ Pages pages_of(const luce_tensor &t) {
           static_cast<int32_t>(t.nb[2]),  t.type,  static_cast<int32_t>(t.ne[0])};
 }
 
+// Whether the op puts down codes of what it makes by itself, when they are wanted next.
+bool makes_codes(const RowOp &op) {
+  const bool is_row_norm = op.op == LUCE_OP_rms_norm && op.x.H == 1 && op.x.D > kShortest && op.x.D <= kMostMade;
+  return op.codes.data == nullptr && (op.op == LUCE_OP_glu || is_row_norm);
+}
+
 // Adds the call to the chain; false: it is no op of this file, or of other rows.
 bool add_to(RowChain &chain, const luce_call &call) {
-  RowOp to = {call.op, 0, 0, {}, {}, {}};
+  RowOp to = {call.op, 0, 0, {}, {}, {}, {}};
   KvWrite kv = chain.kv;
   int64_t bound = 0;
   const int32_t *n_rows = nullptr;
@@ -131,6 +151,14 @@ bool add_to(RowChain &chain, const luce_call &call) {
   chain.n_rows = n_rows;
   chain.bound = static_cast<int32_t>(bound);
   chain.kv = kv;
+  if (call.op == LUCE_OP_quantize && chain.n_ops > 0) {
+    RowOp &before = chain.ops[chain.n_ops - 1];
+    if (makes_codes(before) && before.out.data == to.x.data && before.out.row == to.x.row && before.out.D == to.x.D) {
+      before.codes = to.out;
+      before.codes.D = to.x.D;
+      return true;
+    }
+  }
   chain.ops[chain.n_ops++] = to;
   return true;
 }
@@ -166,9 +194,8 @@ int launch_chain(const luce_call *calls, int n_calls, Launcher &launcher) {
     return n_done;
   }
   RowChain chain = {};
-  const int most = n_calls < kMostOps ? n_calls : kMostOps;
-  while (chain.n_ops < most && !overwrites(calls, chain.n_ops)) {
-    const int n = chain.n_ops;
+  int n = 0;
+  for (; n < n_calls && chain.n_ops < kMostOps && !overwrites(calls, n); ++n) {
     if (n > 0 && plan_sourced(calls + n, n_calls - n, launcher, matmul)) break;
     if (!add_to(chain, calls[n])) break;
   }
@@ -177,7 +204,7 @@ int launch_chain(const luce_call *calls, int n_calls, Launcher &launcher) {
   chain.n_heads = kv_heads_of(chain);
   const unsigned n_blocks = width > 0 ? blocks_of(width, kRowStep) : chain.n_heads > 0 ? chain.n_heads : 1;
   launcher(kernel_row_chain, dim3(n_blocks, chain.bound), kRowBlock, 0, chain);
-  return chain.n_ops;
+  return n;
 }
 
 }  // namespace

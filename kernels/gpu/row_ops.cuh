@@ -27,6 +27,7 @@ struct RowOp {
   float eps;     // of rms_norm
   Vectors x, y;  // y: the norm's weight, what is added, what is gated, the angles, or kv_write's values; null: none
   Vectors out;
+  Vectors codes;  // where what a norm or a glu makes goes as Q8_A, too; null: nowhere
 };
 
 // Keys or values of the cache; strides are bytes.
@@ -81,10 +82,50 @@ LUCE_DEVICE void do_short_norms(const RowOp &a, int i, Range heads) {
   }
 }
 
+// Puts values k to k + 3 of a row down, and their codes. Whole warps call it: k may be beyond the end.
+LUCE_DEVICE void put_four(const RowOp &a, int i, int k, int end, float4 v) {
+  store_four(a.out.at(0, i), k, end, v);
+  if (a.codes.data == nullptr) return;
+  const FourCodes codes(v);
+  if (k < end) codes.put(reinterpret_cast<uint8_t *>(a.codes.at(0, i)), a.codes.D, k);
+}
+
+// Of one vector to a row, of up to kMostMade values: all are under way at once.
+LUCE_DEVICE void do_row_norm(const RowOp &a, int i, float *room) {
+  constexpr int kHeld = kMostMade / kRowStep;
+  const int D = a.x.D, first = 4 * threadIdx.x, lane = threadIdx.x % kLanes;
+  const float *weight = a.y.at(0, 0);
+  float4 held[kHeld], weights[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    held[j] = load_four(a.x.at(0, i), first + j * kRowStep, D);
+    weights[j] = weight ? load_four(weight, first + j * kRowStep, D) : float4{1, 1, 1, 1};
+  }
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const float sum = sum_of_warp(add_squares(0, held[j]));
+    if (lane == 0) room[(first + j * kRowStep) / kPiece] = sum;
+  }
+  __syncthreads();
+  const float scale = scale_of_norm(sum_of_warp(room[lane]), D, a.eps);
+#pragma unroll 1
+  for (int j = 0; j < kHeld; ++j) {
+    const int k = first + j * kRowStep;
+    if (k - 4 * lane >= D) return;
+    float4 v = held[0], w = weights[0];
+#pragma unroll
+    for (int other = 1; other < kHeld; ++other) {
+      if (j == other) v = held[other], w = weights[other];
+    }
+    put_four(a, i, k, D, times(normed(v, scale), w));
+  }
+}
+
 // The same sum for a longer vector as RowMaker's.
 LUCE_DEVICE void do_norm(const RowOp &a, int i, Range heads, float *room) {
   const int D = a.x.D;
   if (D <= kShortest) return do_short_norms(a, i, heads);
+  if (a.x.H == 1 && D <= kMostMade) return do_row_norm(a, i, room);
   const float *weight = a.y.at(0, 0);
 #pragma unroll 1
   for (int h = heads.begin; h < heads.end; ++h) {
@@ -119,10 +160,11 @@ LUCE_DEVICE void do_add(const RowOp &a, int i, Range columns) {
 }
 
 LUCE_DEVICE void do_glu(const RowOp &a, int i, Range columns) {
+  const int lane_four = 4 * (threadIdx.x % kLanes);
 #pragma unroll 1
-  for (int k = columns.begin + 4 * threadIdx.x; k < columns.end; k += kRowStep) {
+  for (int k = columns.begin + 4 * threadIdx.x; k - lane_four < columns.end; k += kRowStep) {
     const float4 gate = load_four(a.x.at(0, i), k, columns.end), up = load_four(a.y.at(0, i), k, columns.end);
-    store_four(a.out.at(0, i), k, columns.end, gated(gate, up, a.mode));
+    put_four(a, i, k, columns.end, gated(gate, up, a.mode));
   }
 }
 
@@ -160,26 +202,25 @@ LUCE_DEVICE void do_rope(const RowOp &a, int i, Range heads) {
   }
 }
 
-// A warp stores 32 values of one head at a time.
-LUCE_DEVICE void do_kv_write(const RowOp &a, const KvWrite &kv, int i, Range heads, uint32_t *fault) {
-  const int slot = kv.slots[i];
+// A warp stores 32 values of one head at a time. `slot`: the row's.
+LUCE_DEVICE void do_kv_write(const RowOp &a, const KvWrite &kv, int i, int slot, Range heads, uint32_t *fault) {
   if (slot == -1) return;
   if (slot < 0 || slot >= int64_t{kv.page_size} * kv.n_pages) return set_fault(fault, LUCE_FAULT_PAGE);
   const int page = slot / kv.page_size, c = slot % kv.page_size;
   const int H = heads.end - heads.begin, lane = threadIdx.x % kLanes;
-  const auto store = [&](const Vectors &from, const Pages &to) {
-    const int pieces = (to.D + kLanes - 1) / kLanes;
+  const int of_k = (kv.k.D + kLanes - 1) / kLanes, of_v = (kv.v.D + kLanes - 1) / kLanes;
 #pragma unroll 1
-    for (int u = threadIdx.x / kLanes; u < H * pieces; u += kRowBlock / kLanes) {
-      const int h = heads.begin + u / pieces, k = u % pieces * kLanes;
-      const bool is_there = k + lane < to.D;
-      const float x = is_there ? from.at(h, i)[k + lane] : 0.0f;
-      uint8_t *cell = to.data + page * to.page + int64_t{h} * to.head + int64_t{c} * to.cell;
-      store_cell(to.type, cell, k, x, is_there);
-    }
-  };
-#pragma unroll 1
-  for (int j = 0; j < 2; ++j) store(j == 0 ? a.x : a.y, j == 0 ? kv.k : kv.v);
+  for (int u = threadIdx.x / kLanes; u < H * (of_k + of_v); u += kRowBlock / kLanes) {
+    const bool is_k = u < H * of_k;
+    const Vectors &from = is_k ? a.x : a.y;
+    const Pages &to = is_k ? kv.k : kv.v;
+    const int piece = is_k ? u : u - H * of_k, pieces = is_k ? of_k : of_v;
+    const int h = heads.begin + piece / pieces, k = piece % pieces * kLanes;
+    const bool is_there = k + lane < to.D;
+    const float x = is_there ? from.at(h, i)[k + lane] : 0.0f;
+    uint8_t *cell = to.data + page * to.page + int64_t{h} * to.head + int64_t{c} * to.cell;
+    store_cell(to.type, cell, k, x, is_there);
+  }
   if (threadIdx.x != 0 || heads.begin != 0) return;
   char *positions = reinterpret_cast<char *>(kv.cell_pos) + int64_t{page} * kv.pos_page;
   reinterpret_cast<int32_t *>(positions)[c] = kv.positions[i];

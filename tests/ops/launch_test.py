@@ -191,3 +191,21 @@ def test_attention_of_a_row_has_the_bits_of_its_calls(machine: str, has_norms: b
     assert not np.isnan(together.values["out"]).any()
     if has_norms:  # what only the launch itself needs is nowhere
         assert np.isnan(together.values["q_normed"]).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("machine", CUDA)
+@pytest.mark.parametrize("k", [288, 1280, 4096, 4352])
+@pytest.mark.parametrize("first", ["rms_norm", "glu"])
+def test_rows_are_quantised_as_they_are_made(machine: str, first: str, k: int) -> None:
+    random = np.random.default_rng(k)
+    arrays: Args = {"x": normal(random, 5, 1, k), "up": normal(random, 5, k), "norm": normal(random, k)}
+    arrays |= {"made": unwritten(5, 1, k), "q": np.full(5, 165, q8_a(k))}
+    arrays |= {"gate": arrays["x"].reshape(5, k), "row": arrays["made"].reshape(5, k)}
+    made = {"x": "x", "weight": "norm", "out": "made", "eps": 1e-5}
+    if first == "glu":
+        made = {"gate": "gate", "up": "up", "out": "row", "activation": SILU}
+    together, apart = run_both_ways(machine, arrays, [(first, made), ("quantize", {"x": "row", "out": "q"})])
+    for name in ("made", "q"):
+        assert together.values[name].tobytes() == apart.values[name].tobytes(), name
+    assert not np.isnan(together.values["made"]).any()
