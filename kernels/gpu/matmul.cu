@@ -12,13 +12,23 @@
 namespace luce {
 namespace {
 
+// Whether there is a kernel for one row and matrices of both types.
+bool go_together(int32_t type, int32_t other) {
+#define LUCE_PAIR(name, type_, also, other_) \
+  if (type == type_ && other == other_) return true;
+  LUCE_PAIRS(LUCE_PAIR)
+#undef LUCE_PAIR
+  return type == other;
+}
+
 // Adds the next of the calls to the launch; false: it is of another kind than the first, or waits for one before it.
-bool add_part(MatmulArgs &to, const luce_call *calls) {
+bool add_part(MatmulArgs &to, const luce_call *calls, bool has_pairs) {
   const luce_matmul_args &first = *static_cast<const luce_matmul_args *>(calls->args);
   const luce_matmul_args &a = *static_cast<const luce_matmul_args *>(calls[to.n_parts].args);
-  if (a.weight.type != first.weight.type || a.x.data != first.x.data || a.x.ne[0] != first.x.ne[0] ||
-      a.x.ne[1] != first.x.ne[1] || a.x.nb[1] != first.x.nb[1] || a.n_rows != first.n_rows ||
-      (is_float(a.weight.type) && !is_one_wide_row(a))) {
+  const int32_t last = to.n_of_type < to.n_parts ? to.other : to.type;  // types do not take turns
+  const bool fits = a.weight.type == last || (has_pairs && last == to.type && go_together(last, a.weight.type));
+  if (!fits || a.x.data != first.x.data || a.x.ne[0] != first.x.ne[0] || a.x.ne[1] != first.x.ne[1] ||
+      a.x.nb[1] != first.x.nb[1] || a.n_rows != first.n_rows || (is_float(a.weight.type) && !is_one_wide_row(a))) {
     return false;
   }
   const Span add = span_of(a.add, 1), out = span_of(a.out, 1);
@@ -38,18 +48,25 @@ bool add_part(MatmulArgs &to, const luce_call *calls) {
                             a.out.nb[1],
                             static_cast<int32_t>(a.weight.ne[1]),
                             n_before + n_tiles};
+  if (a.weight.type == to.type) {
+    to.n_of_type = to.n_parts;
+  } else {
+    to.other = a.weight.type;
+  }
   return true;
 }
 
 }  // namespace
 
-MatmulArgs join_matmuls(const luce_call *calls, int n_calls) {
+MatmulArgs join_matmuls(const luce_call *calls, int n_calls, bool has_pairs) {
   const luce_matmul_args &first = *static_cast<const luce_matmul_args *>(calls->args);
   MatmulArgs all = {static_cast<const uint8_t *>(first.x.data),
                     first.x.nb[1],
                     first.n_rows,
                     static_cast<int32_t>(first.x.ne[1]),
                     static_cast<int32_t>(first.x.ne[0]),
+                    0,
+                    first.weight.type,
                     first.weight.type,
                     0,
                     {},
@@ -58,7 +75,7 @@ MatmulArgs join_matmuls(const luce_call *calls, int n_calls) {
                     0,
                     0};
   while (all.n_parts < n_calls && all.n_parts < kMostParts && calls[all.n_parts].op == LUCE_OP_matmul &&
-         add_part(all, calls)) {
+         add_part(all, calls, has_pairs)) {
     continue;
   }
   return all;
@@ -98,7 +115,7 @@ int launch(const luce_call *calls, int n_calls, Launcher &launcher) {
     launch_matmul_rows(first, launcher);
     return 1;
   }
-  MatmulArgs all = join_matmuls(calls, n_calls);
+  MatmulArgs all = is_one ? join_row(calls, n_calls, launcher) : join_matmuls(calls, n_calls, false);
   const int n_gate = is_one ? add_gate(all, calls, n_calls) : 0;
   launch_matmul(all, launcher);
   return all.n_parts + n_gate;

@@ -29,7 +29,8 @@ struct MatmulArgs {
   const uint8_t *x;
   int64_t x_stride;
   const int32_t *n_rows;
-  int32_t bound, K, type, n_parts;  // type: of the weights
+  int32_t bound, K, n_parts;
+  int32_t type, other, n_of_type;  // of the weights: of the first parts, and of the others where there are some
   MatmulPart parts[kMostParts];
   RowSource source;  // of one row: x is made by every block, and what is in memory is not read
 
@@ -132,12 +133,18 @@ struct Output {
 
 // What matmul_one.cu has in shared memory: the rings of all warps, of groups of 256 values of k, and the row: its
 // codes, then of each 32 of them the scale and what goes with it.
-template <int type>
+template <int type, int other = type>
 struct OneRow {
   using P = Packing<type>;
-  static constexpr int group_bytes = 256 / P::values * P::bytes;
-  static constexpr int n_values = 1 + (P::f.mins || P::f.zero != 0 ? 32 / P::f.span : 0);
-  static constexpr int record = n_values == 3 ? 4 : n_values;  // floats of 32 values
+  template <int of>
+  static constexpr int n_values = Packing<of>::f.mins || Packing<of>::f.zero != 0 ? 32 / Packing<of>::f.span : 0;
+  template <int of>
+  static constexpr int bytes = 256 / Packing<of>::values * Packing<of>::bytes;
+  static constexpr int group_bytes = bytes<type> > bytes<other> ? bytes<type> : bytes<other>;
+  static constexpr int first_of_other = 1 + n_values<type>;
+  static constexpr int n = first_of_other + (type != other ? n_values<other> : 0);
+  static constexpr int record = n == 3 ? 4 : n;  // floats of 32 values
+  static_assert(n <= 4);
   static constexpr int64_t padded(int64_t K) { return (K + 255) / 256 * 256; }
   static constexpr int64_t row_bytes(int64_t K) { return padded(K) + padded(K) / 32 * 4 * record; }
 };
@@ -152,8 +159,11 @@ constexpr RowSource no_source() {
   return {nullptr, nullptr, nullptr, -1, 0, nullptr, nullptr, {nullptr, nullptr, -1, nullptr, nullptr}};
 }
 
-// The first of the calls, and those after it that meet the same x, which is there.
-MatmulArgs join_matmuls(const luce_call *calls, int n_calls);
+// The first of the calls, and those after it that meet the same x, which is there; of a type that goes with it too, or
+// not.
+MatmulArgs join_matmuls(const luce_call *calls, int n_calls, bool has_pairs);
+// The same for one row, as a block's shared memory has room for.
+MatmulArgs join_row(const luce_call *calls, int n_calls, const Launcher &launcher);
 
 // Whether there is one row, and the kernel for it can run here.
 bool fits_one_row(const luce_matmul_args &a, const Launcher &launcher);

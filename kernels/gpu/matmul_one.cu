@@ -16,11 +16,11 @@
 namespace luce {
 namespace {
 
-using Shape = OneRow<LUCE_WEIGHT_TYPE>;
-constexpr int kGroupBytes = Shape::group_bytes;
-
-// The row in shared memory. Beyond its end scales are zeros, and codes are anything.
+// The row in shared memory, for weights of one or of two types. Beyond its end scales are zeros, and codes are
+// anything.
+template <int type, int other>
 struct Row {
+  using Shape = OneRow<type, other>;
   uint8_t *codes;
   float *records;
 
@@ -28,11 +28,9 @@ struct Row {
       : codes(memory), records(reinterpret_cast<float *>(memory + Shape::padded(K))) {}
 
   LUCE_DEVICE void put_record(int b, float d, int2 sums) const {
-    float v[4] = {used(d)}, d_sums[kSpans];
-    scaled_sums(v[0], sums, d_sums);
-    const int2 from = start(sums);
-    if constexpr (Shape::n_values > 1) v[1] = f.mins ? d_sums[0] : __int_as_float(from.x);
-    if constexpr (Shape::n_values > 2) v[2] = f.mins ? d_sums[kSpans - 1] : __int_as_float(from.y);
+    float v[4] = {used(d)};
+    put_values<type>(v[0], sums, v + 1);
+    if constexpr (type != other) put_values<other>(v[0], sums, v + Shape::first_of_other);
     float *to = records + b * Shape::record;
     if constexpr (Shape::record == 1) *to = v[0];
     if constexpr (Shape::record == 2) *reinterpret_cast<float2 *>(to) = {v[0], v[1]};
@@ -51,13 +49,32 @@ struct Row {
       v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
     }
   }
+
+ private:
+  // What a type wants beside the scale.
+  template <int of>
+  LUCE_DEVICE static void put_values(float d, int2 sums, float *to) {
+    if constexpr (kFormat<of>.mins) {
+      float d_sums[kSpansOf<of>];
+      scaled_sums<of>(d, sums, d_sums);
+#pragma unroll
+      for (int i = 0; i < kSpansOf<of>; ++i) to[i] = d_sums[i];
+    } else if constexpr (kFormat<of>.zero != 0) {
+      const int2 from = start<of>(sums);
+      to[0] = __int_as_float(from.x);
+      if constexpr (kSpansOf<of> == 2) to[1] = __int_as_float(from.y);
+    }
+  }
 };
 
 // The row is made here, or copied. The first block also puts it where else it is wanted.
+template <class Row>
 LUCE_DEVICE void take_row(const MatmulArgs &a, const RowMaker &maker, const Row &row, float *room, bool is_there) {
   const RowSource &s = a.source;
   const int n_blocks = a.K / 32;
-  for (int b = n_blocks + threadIdx.x; b < Shape::padded(a.K) / 32; b += blockDim.x) row.put_record(b, 0, {0, 0});
+  for (int b = n_blocks + threadIdx.x; b < Row::Shape::padded(a.K) / 32; b += blockDim.x) {
+    row.put_record(b, 0, {0, 0});
+  }
   if (s.x == nullptr) {
     const bool is_aligned = reinterpret_cast<uintptr_t>(a.x) % 16 == 0;
     for (int k = 16 * threadIdx.x; k < a.K; k += 16 * blockDim.x) {
@@ -89,25 +106,28 @@ LUCE_DEVICE void take_row(const MatmulArgs &a, const RowMaker &maker, const Row 
 }
 
 // A group of 256 values in shared memory times the row; sums are those of outputs g and g + 8, of every fourth block
-// from t on.
+// from t on. `at`: where a record has what this type wants.
+template <int type, int at, class Row>
 LUCE_DEVICE void add_group(const uint8_t *stage, const Row &row, int group, int lane, float (&sums)[2]) {
+  using P = Packing<type>;
+  constexpr Format f = P::f;
   const int g = lane / 4, t = lane % 4, mine = g % 2 * 4 + g / 2;
-  LaneScales<LUCE_WEIGHT_TYPE> scales;
+  LaneScales<type> scales;
   scales.read(stage, lane);
-  float x[2][Shape::record];
+  float x[2][Row::Shape::record];
 #pragma unroll
   for (int h = 0; h < 2; ++h) row.read_record(group * 8 + t + 4 * h, x[h]);
   uint32_t q[2];
-  load_codes(row.codes + group * 256 + 32 * mine, t, q);
+  load_codes<type>(row.codes + group * 256 + 32 * mine, t, q);
   int first[4], second[4];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    first[h] = first[h + 2] = f.zero != 0 ? __float_as_int(x[h][Shape::n_values > 1]) : kMagic;
-    second[h] = second[h + 2] = f.zero != 0 ? __float_as_int(x[h][Shape::n_values > 2 ? 2 : 0]) : kMagic;
+    first[h] = first[h + 2] = f.zero != 0 ? __float_as_int(x[h][f.zero != 0 ? at : 0]) : kMagic;
+    second[h] = second[h + 2] = f.zero != 0 ? __float_as_int(x[h][f.zero != 0 && f.span == 16 ? at + 1 : 0]) : kMagic;
   }
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    Codes codes;
+  for (int u = 0; u < 256 / P::values; ++u) {
+    UnitCodes<type> codes;
     codes.read(stage + u * P::bytes, lane);
 #pragma unroll
     for (int i = 0; i < P::blocks; ++i) {
@@ -115,25 +135,31 @@ LUCE_DEVICE void add_group(const uint8_t *stage, const Row &row, int group, int 
       uint32_t w[4];
       codes.registers(i, w);
       const uint32_t column[2] = {mine == b ? q[0] : 0, mine == b ? q[1] : 0};
-      multiply(first, second, w, column);
+      multiply<type>(first, second, w, column);
     }
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float d_sums[kSpans] = {};
+    float d_sums[kSpansOf<type>] = {};
     if constexpr (f.mins) {
 #pragma unroll
-      for (int i = 0; i < kSpans; ++i) d_sums[i] = x[h][1 + i];
+      for (int i = 0; i < kSpansOf<type>; ++i) d_sums[i] = x[h][at + i];
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      sums[r] = add_block(sums[r], first[2 * r + h], second[2 * r + h], scales.of(r, h, t), BlockOfX(x[h][0]), d_sums);
+      sums[r] =
+          add_block<type>(sums[r], first[2 * r + h], second[2 * r + h], scales.of(r, h, t), BlockOfX(x[h][0]), d_sums);
     }
   }
 }
 
 // The groups of a warp, tile after tile, on their way into its ring.
+template <int type, int other>
 struct Feed {
+  using P = Packing<type>;
+  static constexpr int kGroupBytes = OneRow<type, other>::group_bytes;
+  static_assert(P::values == Packing<other>::values);
+
   const MatmulArgs &a;
   int n_units, begin, end;  // units of a row of weights; groups of this warp
   Tiles tiles;
@@ -141,6 +167,7 @@ struct Feed {
   uint8_t *ring;
   uint64_t *arrivals;
   const uint8_t *weight = nullptr;
+  bool is_other = false;
 
   // `ring` and `arrivals`: of this warp, in shared memory.
   LUCE_DEVICE Feed(const MatmulArgs &a, const Tiles &tiles, uint8_t *ring, uint64_t *arrivals)
@@ -167,8 +194,9 @@ struct Feed {
   // Copies a group to the next stage.
   LUCE_DEVICE void next() {
     if (tiles.tile >= a.n_tiles()) return;
-    bring_weights(ring + stage * kGroupBytes, weight + int64_t{group} * kGroupBytes,
-                  min(kUnits, n_units - group * kUnits) * P::bytes, &arrivals[stage]);
+    const int unit_bytes = is_other ? Packing<other>::bytes : P::bytes;
+    bring_weights(ring + stage * kGroupBytes, weight + int64_t{group} * kUnits * unit_bytes,
+                  min(kUnits, n_units - group * kUnits) * unit_bytes, &arrivals[stage]);
     if (++stage == a.n_stages) stage = 0;
     if (++group < end) return;
     group = begin;
@@ -180,11 +208,15 @@ struct Feed {
   LUCE_DEVICE void find() {
     if (tiles.tile >= a.n_tiles()) return;
     const Place place(a, tiles.tile, kSide);
-    weight = place.part->weight + place.tile * P::tile_bytes(a.K);
+    is_other = type != other && place.part - a.parts >= a.n_of_type;
+    weight = place.part->weight + place.tile * (is_other ? Packing<other>::tile_bytes(a.K) : P::tile_bytes(a.K));
   }
 };
 
+template <int type, int other>
 LUCE_DEVICE void matmul_one(const MatmulArgs &a) {
+  using Shape = OneRow<type, other>;
+  constexpr int kGroupBytes = Shape::group_bytes;
   extern __shared__ uint8_t memory[];  // the rings of the warps, their arrivals, the row
   __shared__ float partial[2][kMostTeams][kWarps][kTileRows], both[2][2][kSide * kTileRows], room[2 * kMostPieces];
   __shared__ Output outputs[kMostTeams][kTileRows];  // of the thread that puts it
@@ -193,7 +225,7 @@ LUCE_DEVICE void matmul_one(const MatmulArgs &a) {
   uint64_t *const arrivals = reinterpret_cast<uint64_t *>(memory + n_warps * a.n_stages * kGroupBytes);
   const bool is_gated = a.gated.is_there();
   Tiles tiles(a, is_gated ? 2 * kSide : 1, is_gated ? a.n_teams : 1);
-  Feed feed(a, tiles, memory + warp * a.n_stages * kGroupBytes, arrivals + warp * a.n_stages);
+  Feed<type, other> feed(a, tiles, memory + warp * a.n_stages * kGroupBytes, arrivals + warp * a.n_stages);
 #pragma unroll 1
   for (int i = 0; i < a.n_stages; ++i) feed.next();
   const RowMaker maker(a.source, a.K);
@@ -208,18 +240,24 @@ LUCE_DEVICE void matmul_one(const MatmulArgs &a) {
   let_next_start();  // not before: one kernel that waits with its weights under way is enough
 
   const int n = true_rows(a.n_rows, a.bound);
-  const Row row(reinterpret_cast<uint8_t *>(arrivals + n_warps * a.n_stages), a.K);
+  const Row<type, other> row(reinterpret_cast<uint8_t *>(arrivals + n_warps * a.n_stages), a.K);
   take_row(a, maker, row, room, n > 0);
   int stage = 0, half = 0, set = 0;
   unsigned parity = 0;
 #pragma unroll 1
   for (; tiles.tile < a.n_tiles(); half ^= 1) {
     const float2 rest = r < kTileRows ? outputs[team][r].rest() : float2{0, 0};
+    const bool is_other = type != other && tiles.tile >= a.parts[a.n_of_type - 1].end_tile;
     float sums[2] = {};
 #pragma unroll 1
     for (int group = feed.begin; group < feed.end; ++group) {
       wait_for_weights(&feed.arrivals[stage], parity);
-      add_group(feed.ring + stage * kGroupBytes, row, group, lane, sums);
+      const uint8_t *from = feed.ring + stage * kGroupBytes;
+      if (type == other || !is_other) {
+        add_group<type, 1>(from, row, group, lane, sums);
+      } else {
+        add_group<other, Shape::first_of_other>(from, row, group, lane, sums);
+      }
       __syncwarp();
       feed.next();
       if (++stage == a.n_stages) stage = 0, parity ^= 1;
@@ -255,7 +293,15 @@ LUCE_DEVICE void matmul_one(const MatmulArgs &a) {
 }  // namespace
 
 LUCE_MATMUL_KERNEL(LUCE_WEIGHT, 0, kMostTeams *kMatmulThreads)(const __grid_constant__ MatmulArgs a, uint32_t *) {
-  matmul_one(a);
+  matmul_one<LUCE_WEIGHT_TYPE, LUCE_WEIGHT_TYPE>(a);
 }
+
+// The same for matrices some of which are of the type that goes with this one in a file (LUCE_ALSO).
+#ifdef LUCE_ALSO
+LUCE_MATMUL_KERNEL(LUCE_WEIGHT, LUCE_ALSO, kMostTeams *kMatmulThreads)
+(const __grid_constant__ MatmulArgs a, uint32_t *) {
+  matmul_one<LUCE_WEIGHT_TYPE, LUCE_ALSO_TYPE>(a);
+}
+#endif
 
 }  // namespace luce

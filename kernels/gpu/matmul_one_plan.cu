@@ -21,10 +21,17 @@ struct OneRowSizes {
   int64_t stage_bytes, row_bytes;
   int n_stages;
 };
-OneRowSizes one_row_sizes(int32_t type, int64_t K) {
+OneRowSizes one_row_sizes(int32_t type, int32_t other, int64_t K) {
   constexpr int kWarps = kMatmulThreads / kLanes;
   const int n_packed = blocks_of(blocks_of(K, 256), kWarps),
             n_plain = blocks_of(K * (type == LUCE_F32 ? 4 : 2), kRowStageBytes);
+#define LUCE_PAIR(name, type_, also, other_)                                                                  \
+  if (type == type_ && other == other_) {                                                                     \
+    using Shape = OneRow<type_, other_>;                                                                      \
+    return {kernel_matmul_##name##_##also, kWarps * (Shape::group_bytes + 8), Shape::row_bytes(K), n_packed}; \
+  }
+  LUCE_PAIRS(LUCE_PAIR)
+#undef LUCE_PAIR
   switch (type) {
 #define LUCE_CASE(name, type) \
   case type:                  \
@@ -36,13 +43,15 @@ OneRowSizes one_row_sizes(int32_t type, int64_t K) {
   }
 }
 
+constexpr int64_t kStaticBytes = 8 << 10;
+
 // As many teams as there are tiles for each multiprocessor, and as many stages as fit and are of use.
-OneRowPlan plan_one_row(int32_t type, int64_t K, int n_tiles, bool is_gated, const Launcher &launcher) {
-  constexpr int64_t kStaticBytes = 8 << 10, kMostStages = 8;
-  const OneRowSizes sizes = one_row_sizes(type, K);
+OneRowPlan plan_one_row(const MatmulArgs &a, const Launcher &launcher) {
+  constexpr int64_t kMostStages = 8;
+  const OneRowSizes sizes = one_row_sizes(a.type, a.other, a.K);
   const int64_t room = launcher.most_shared - kStaticBytes - sizes.row_bytes;
-  const int n_wanted = blocks_of(n_tiles, launcher.n_multiprocessors);
-  const bool is_in_sets = is_gated && !is_float(type);  // whole numbers of tiles of which a team makes
+  const int n_wanted = blocks_of(a.n_tiles(), launcher.n_multiprocessors);
+  const bool is_in_sets = a.gated.is_there() && !is_float(a.type);  // whole numbers of tiles of which a team makes
   for (int n_teams = kMostTeams; n_teams > 0; --n_teams) {
     if (is_in_sets ? 2 * kSide % n_teams != 0 : n_teams > std::max(n_wanted, 1)) continue;
     const int64_t n_of_use = blocks_of(n_wanted, n_teams) * sizes.n_stages;
@@ -144,13 +153,19 @@ Span bytes_of(const uint8_t *p, int64_t K) {
 
 bool fits_one_row(const luce_matmul_args &a, const Launcher &launcher) {
   if (a.x.ne[1] != 1 || (is_float(a.weight.type) && !is_one_wide_row(a))) return false;
-  return plan_one_row(a.weight.type, a.x.ne[0], 1, false, launcher).id >= 0;
+  const OneRowSizes sizes = one_row_sizes(a.weight.type, a.weight.type, a.x.ne[0]);
+  return kStaticBytes + sizes.row_bytes + sizes.stage_bytes <= launcher.most_shared;
+}
+
+MatmulArgs join_row(const luce_call *matmuls, int n_calls, const Launcher &launcher) {
+  const MatmulArgs all = join_matmuls(matmuls, n_calls, true);
+  return plan_one_row(all, launcher).id >= 0 ? all : join_matmuls(matmuls, n_calls, false);
 }
 
 // Takes on a glu of the two parts, and its quantisation where the weights are quantised: how many of the calls after
 // the matmuls these are. What a block writes then nobody may still read, and where it goes nobody wants what was there.
 int add_gate(MatmulArgs &to, const luce_call *matmuls, int n_calls) {
-  if (to.n_parts != 2 || n_calls < 3 || matmuls[2].op != LUCE_OP_glu) return 0;
+  if (to.n_parts != 2 || to.n_of_type != 2 || n_calls < 3 || matmuls[2].op != LUCE_OP_glu) return 0;
   const auto &gate = *static_cast<const luce_matmul_args *>(matmuls[0].args);
   const auto &up = *static_cast<const luce_matmul_args *>(matmuls[1].args);
   const auto &glu = *static_cast<const luce_glu_args *>(matmuls[2].args);
@@ -214,7 +229,7 @@ int plan_sourced(const luce_call *calls, int n_calls, const Launcher &launcher, 
   for (const Span &own : {floats_of(m.source.made, K), bytes_of(m.source.quantized, K)}) {
     if (own.meets(normed) || own.meets(sum)) return 0;
   }
-  to = join_matmuls(matmuls, n_calls - m.n_ops);
+  to = join_row(matmuls, n_calls - m.n_ops, launcher);
   for (int p = 0; p < to.n_parts; ++p) {
     const luce_matmul_args &a = *static_cast<const luce_matmul_args *>(matmuls[p].args);
     const Span out = span_of(a.out, 1), add = span_of(a.add, 1);
@@ -230,10 +245,9 @@ int plan_sourced(const luce_call *calls, int n_calls, const Launcher &launcher, 
 }
 
 void launch_matmul(const MatmulArgs &all, Launcher &launcher) {
-  const bool is_gated = all.gated.is_there();
-  const OneRowPlan plan = plan_one_row(all.type, all.K, all.n_tiles(), is_gated, launcher);
+  const OneRowPlan plan = plan_one_row(all, launcher);
   if (all.bound != 1 || plan.id < 0) return launch_some(all.type, all, launcher);
-  const int set = is_gated && !is_float(all.type) ? 2 * kSide : 1;
+  const int set = all.gated.is_there() && !is_float(all.type) ? 2 * kSide : 1;
   MatmulArgs args = all;
   args.n_teams = plan.n_teams, args.n_stages = plan.n_stages;
   const int n_makers = all.source.before.residual ? blocks_of(all.K, 4 * kMatmulThreads) : 1;

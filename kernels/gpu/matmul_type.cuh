@@ -1,5 +1,5 @@
-// matmul_type.cuh: the arithmetic of quantised weights times rows of Q8_A, for the type that a file is compiled for:
-// LUCE_WEIGHT is its name in kernels.def, LUCE_WEIGHT_TYPE its luce_type.
+// matmul_type.cuh: the arithmetic of quantised weights times rows of Q8_A, if nothing else is said for the type that a
+// file is compiled for: LUCE_WEIGHT is its name in kernels.def, LUCE_WEIGHT_TYPE its luce_type.
 //
 // A tile is 16 outputs; a warp takes an eighth of K. The products of 32 values of k, or of 16 under one scale, are a
 // matrix instruction, whose sum is exact. Times the scale of x it is rounded, times that of the weight it is added to
@@ -25,6 +25,11 @@ constexpr Format f = P::f;
 constexpr int kUnits = 256 / P::values;  // in a group of 256 values
 constexpr int kSpans = 32 / f.span;      // in a block of 32 values
 
+template <int type>
+constexpr Format kFormat = Packing<type>::f;
+template <int type>
+constexpr int kSpansOf = 32 / kFormat<type>.span;
+
 // Of 32 values of x beside their codes: the scale, and what an accumulator times it has too much.
 struct BlockOfX {
   float d, excess;
@@ -43,8 +48,9 @@ LUCE_DEVICE float tree_sum(int n, Get get) {
 }
 
 // The codes of x that a lane gives for 32 values.
+template <int type = LUCE_WEIGHT_TYPE>
 LUCE_DEVICE void load_codes(const uint8_t *q, int t, uint32_t (&codes)[2]) {
-  if constexpr (f.span == 32) {
+  if constexpr (kFormat<type>.span == 32) {
     const uint2 both = *reinterpret_cast<const uint2 *>(q + 8 * t);
     codes[0] = both.x, codes[1] = both.y;
   } else {
@@ -71,14 +77,16 @@ struct Activation {
 };
 
 // Where the accumulators begin: a code of x counts `zero` too much.
+template <int type = LUCE_WEIGHT_TYPE>
 LUCE_DEVICE int2 start(int2 sums) {
-  if constexpr (f.span == 32) return {kMagic - f.zero * (sums.x + sums.y), 0};
-  return {kMagic - f.zero * sums.x, kMagic - f.zero * sums.y};
+  if constexpr (kFormat<type>.span == 32) return {kMagic - kFormat<type>.zero * (sums.x + sums.y), 0};
+  return {kMagic - kFormat<type>.zero * sums.x, kMagic - kFormat<type>.zero * sums.y};
 }
 
 // Of 16 or 32 values of x under one scale of the weight: d times the sum of the codes.
-LUCE_DEVICE void scaled_sums(float d, int2 sums, float (&out)[kSpans]) {
-  if constexpr (f.span == 32) {
+template <int type = LUCE_WEIGHT_TYPE>
+LUCE_DEVICE void scaled_sums(float d, int2 sums, float (&out)[kSpansOf<type>]) {
+  if constexpr (kFormat<type>.span == 32) {
     out[0] = d * static_cast<float>(sums.x + sums.y);
   } else {
     out[0] = d * static_cast<float>(sums.x), out[1] = d * static_cast<float>(sums.y);
@@ -87,19 +95,21 @@ LUCE_DEVICE void scaled_sums(float d, int2 sums, float (&out)[kSpans]) {
 
 // Adds 32 values of k to an output: `first` is the accumulator of the instruction, or that of 16 values and `second` of
 // the other 16.
+template <int type = LUCE_WEIGHT_TYPE>
 LUCE_DEVICE float add_block(float sum, int first, int second, const Scale &w, const BlockOfX &x,
-                            const float (&d_sums)[kSpans]) {
+                            const float (&d_sums)[kSpansOf<type>]) {
   sum = fmaf(x.times(first), w.scale[0], sum);
-  if constexpr (f.span == 16) sum = fmaf(x.times(second), w.scale[1], sum);
-  if constexpr (f.mins) {
+  if constexpr (kFormat<type>.span == 16) sum = fmaf(x.times(second), w.scale[1], sum);
+  if constexpr (kFormat<type>.mins) {
 #pragma unroll
-    for (int i = 0; i < kSpans; ++i) sum = fmaf(w.min[i], d_sums[i], sum);
+    for (int i = 0; i < kSpansOf<type>; ++i) sum = fmaf(w.min[i], d_sums[i], sum);
   }
   return sum;
 }
 
+template <int type = LUCE_WEIGHT_TYPE>
 LUCE_DEVICE void multiply(int (&first)[4], int (&second)[4], const uint32_t (&a)[4], const uint32_t (&q)[2]) {
-  if constexpr (f.span == 32) {
+  if constexpr (kFormat<type>.span == 32) {
     mma_s8_k32(first, a, q);
   } else {
     mma_s8_k16(first, a[0], a[1], q[0]);

@@ -138,6 +138,12 @@ struct BlockOf<LUCE_Q6_K> {
   X(q5_k, LUCE_Q5_K)      \
   X(q6_k, LUCE_Q6_K)
 
+// Types that matrices of one file have side by side: most of them the first, some the second.
+#define LUCE_PAIRS(X)                 \
+  X(q5_0, LUCE_Q5_0, q8_0, LUCE_Q8_0) \
+  X(q4_k, LUCE_Q4_K, q6_k, LUCE_Q6_K) \
+  X(q5_k, LUCE_Q5_K, q6_k, LUCE_Q6_K)
+
 // Values in a block of a quantised type; 0: it is none.
 inline int block_values(int32_t type) {
   switch (type) {

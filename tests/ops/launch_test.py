@@ -21,7 +21,7 @@ from tests.ops.weight_cases import FLOATS, weight
 CUDA = [machine for machine in machines() if machine == "cuda"]
 NS = (40, 17, 8)  # outputs of the matrices: tiles are whole and not
 TYPES = [(t,) * 3 for t in (abi.Type.Q4_K, abi.Type.Q8_0, abi.Type.BF16, abi.Type.F32)]
-TYPES += [(abi.Type.Q4_K, abi.Type.Q4_K, abi.Type.Q6_K), (abi.Type.Q8_0, abi.Type.Q5_0, abi.Type.Q5_0)]
+TYPES += [(abi.Type.Q4_K, abi.Type.Q4_K, abi.Type.Q6_K), (abi.Type.Q5_0, abi.Type.Q8_0, abi.Type.Q8_0)]
 TYPES += [(abi.Type.F16, abi.Type.F16, abi.Type.BF16)]
 Step = tuple[str, dict[str, Any]]  # an op; its arguments, where they are arrays by their names
 
