@@ -69,7 +69,7 @@ struct Row {
 
 // The row is made here, or copied. The first block also puts it where else it is wanted.
 template <class Row>
-LUCE_DEVICE void take_row(const MatmulArgs &a, const RowMaker &maker, const Row &row, float *room, bool is_there) {
+LUCE_DEVICE void take_row(const MatmulArgs &a, RowMaker &maker, const Row &row, float *room, bool is_there) {
   const RowSource &s = a.source;
   const int n_blocks = a.K / 32;
   for (int b = n_blocks + threadIdx.x; b < Row::Shape::padded(a.K) / 32; b += blockDim.x) {
@@ -226,9 +226,9 @@ LUCE_DEVICE void matmul_one(const MatmulArgs &a) {
   const bool is_gated = a.gated.is_there();
   Tiles tiles(a, is_gated ? 2 * kSide : 1, is_gated ? a.n_teams : 1);
   Feed<type, other> feed(a, tiles, memory + warp * a.n_stages * kGroupBytes, arrivals + warp * a.n_stages);
+  RowMaker maker(a.source, a.K);
 #pragma unroll 1
   for (int i = 0; i < a.n_stages; ++i) feed.next();
-  const RowMaker maker(a.source, a.K);
   // Arguments are read from memory too: where outputs go is found out before the row is there.
   const auto find = [&] {
     if (r >= kTileRows || tiles.tile >= a.n_tiles()) return;

@@ -96,9 +96,9 @@ LUCE_DEVICE void matmul_row(const MatmulArgs &a) {
   float4 *const x = reinterpret_cast<float4 *>(arrivals + n_warps * a.n_stages * 2);
   Tiles tiles(a, 1, 1);
   Feed feed(a, tiles, memory + warp * a.n_stages * 2 * kRowStageBytes, arrivals + warp * a.n_stages * 2);
+  RowMaker maker(a.source, a.K);
 #pragma unroll 1
   for (int i = 0; i < a.n_stages; ++i) feed.next();
-  const RowMaker maker(a.source, a.K);
   wait_for_previous();
   let_next_start();
 

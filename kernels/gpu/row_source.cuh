@@ -80,9 +80,11 @@ LUCE_DEVICE float4 gated(float4 gate, float4 up, int32_t activation) {
 struct RowMaker {
   const RowSource &s;
   int D, first = 4 * threadIdx.x;
-  float4 weight, weight_before;
+  float4 weight, weight_before, x, residual;
 
+  // Where nothing earlier still runs, the row is asked for too: before the weights, behind which it would wait.
   LUCE_DEVICE RowMaker(const RowSource &s, int D) : s(s), D(D) {
+    if (!kStartsEarly) read();
     weight = s.weight ? four_of(s.weight, first, D) : float4{1, 1, 1, 1};
     weight_before = s.before.residual ? four_of(s.before.weight, first, D) : float4{1, 1, 1, 1};
   }
@@ -90,11 +92,11 @@ struct RowMaker {
   // put(k, values k to k + 3); whole warps call it, so k may be beyond the end. `room`: shared, twice kMostPieces of
   // it. The block that `writes` also puts the sum, and what was added, where they are wanted.
   template <class Put>
-  LUCE_DEVICE void run(float *room, bool writes, Put put) const {
+  LUCE_DEVICE void run(float *room, bool writes, Put put) {
+    if (kStartsEarly) read();
     const int lane_four = 4 * (threadIdx.x % kLanes), step = 4 * blockDim.x;
-    float4 held = four_of(s.x, first, D);
+    float4 held = x;
     if (s.before.residual) {
-      const float4 residual = four_of(s.before.residual, first, D);
       held = times(normed(held, scale(held, s.before.eps, room + kMostPieces)), weight_before);
       if (writes && first < D) *reinterpret_cast<float4 *>(s.before.normed + first) = held;
       held = {residual.x + held.x, residual.y + held.y, residual.z + held.z, residual.w + held.w};
@@ -111,6 +113,11 @@ struct RowMaker {
   }
 
  private:
+  LUCE_DEVICE void read() {
+    if (s.x) x = four_of(s.x, first, D);
+    if (s.before.residual) residual = four_of(s.before.residual, first, D);
+  }
+
   // Of the norm of the row whose first fours the threads hold.
   LUCE_DEVICE float scale(const float4 &held, float eps, float *room) const {
     const int lane = threadIdx.x % kLanes;

@@ -16,6 +16,11 @@ constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 // A kernel of a step may start while the one before it still runs: it must call wait_for_previous() in every block
 // before it reads what earlier kernels wrote, or writes at all. Elsewhere kernels follow each other and both are empty.
+#if __CUDA_ARCH__ >= 900
+constexpr bool kStartsEarly = true;
+#else
+constexpr bool kStartsEarly = false;
+#endif
 LUCE_DEVICE void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
