@@ -21,11 +21,16 @@ struct RowAttention {
 constexpr int kRowWarps = kAttentionThreads / kLanes;                       // and pages of a round
 constexpr int kPieceBytes = 4096, kPieceValues = kPieceBytes / kLanes / 2;  // of a page's keys or values; of each key
 
-// The round of the row that is this one of its block, which takes every gridDim.x-th split.
-LUCE_DEVICE int round_of(int number, int log_rounds) {
-  const int split = blockIdx.x + (number >> log_rounds) * gridDim.x;
-  return (split << log_rounds) + number - (number >> log_rounds << log_rounds);
-}
+// What a block does: split x, and every n_x-th, of KV head h, for query heads from first_head on.
+struct RowShare {
+  int x, n_x, h, first_head;
+
+  // The round of the row that is this one of the block.
+  LUCE_DEVICE int round_of(int number, int log_rounds) const {
+    const int split = x + (number >> log_rounds) * n_x;
+    return (split << log_rounds) + number - (number >> log_rounds << log_rounds);
+  }
+};
 
 // The rings of a block; `n_stages` is 2 or 4.
 constexpr int64_t row_ring_bytes(int64_t n_stages) {
@@ -40,6 +45,7 @@ struct RowFeed {
   static constexpr int kPieces = D / kPieceValues, kPerCell = D / 8;  // of keys, and of values; 16 bytes of a value
 
   const RowAttention &s;
+  const RowShare &share;
   const Viewer &viewer;
   uint8_t *ring;
   uint32_t *fault;
@@ -52,9 +58,10 @@ struct RowFeed {
   const uint8_t *from = nullptr;
   int step = 0;
 
-  LUCE_DEVICE RowFeed(const RowAttention &s, const Viewer &viewer, uint8_t *ring, int slot, int n_pages, int log_rounds,
-                      uint32_t *fault)
+  LUCE_DEVICE RowFeed(const RowAttention &s, const RowShare &share, const Viewer &viewer, uint8_t *ring, int slot,
+                      int n_pages, int log_rounds, uint32_t *fault)
       : s(s),
+        share(share),
         viewer(viewer),
         ring(ring),
         fault(fault),
@@ -68,7 +75,7 @@ struct RowFeed {
   // Asks for the next piece. Pieces of a page of which nothing is seen are not copied.
   LUCE_DEVICE void next() {
     const AttentionArgs &a = s.a;
-    if (round_of(page_number, log_rounds) * kRowWarps < n_pages) {
+    if (share.round_of(page_number, log_rounds) * kRowWarps < n_pages) {
       if (piece == 0) page = page_of(page_number), is_wanted = page >= 0;
       // Where there is no window, copies need not wait for positions.
       if (piece == (a.window > 0 ? 0 : 1)) find_seen();
@@ -81,15 +88,15 @@ struct RowFeed {
         const int row = lane / 8;
         even = row * 128 + (lane % 8 ^ row) * 16, odd = even ^ 64;
         if (piece == 0) {
-          from = a.key(row, blockIdx.y, page) + lane % 8 * 16, step = 4 * a.k_cell;
+          from = a.key(row, share.h, page) + lane % 8 * 16, step = 4 * a.k_cell;
           // Of the first page they are wanted at once, and there is no room for all.
 #pragma unroll
           for (int line = 0; line < 2 * D && page_number == 0; line += kLineBytes) {
-            prefetch(a.value(lane, blockIdx.y, page) + line);
+            prefetch(a.value(lane, share.h, page) + line);
           }
         }
       } else if (piece == kPieces) {
-        from = a.value(lane / kPerCell, blockIdx.y, page) + lane % kPerCell * 16, step = kLanes / kPerCell * a.v_cell;
+        from = a.value(lane / kPerCell, share.h, page) + lane % kPerCell * 16, step = kLanes / kPerCell * a.v_cell;
       }
       uint8_t *const to = ring + stage * kPieceBytes;
 #pragma unroll
@@ -116,7 +123,9 @@ struct RowFeed {
 
  private:
   // The place, among the pages of the sequence, of the warp's page in the block's round of this number.
-  LUCE_DEVICE int place_of(int number) const { return round_of(number, log_rounds) * kRowWarps + threadIdx.x / kLanes; }
+  LUCE_DEVICE int place_of(int number) const {
+    return share.round_of(number, log_rounds) * kRowWarps + threadIdx.x / kLanes;
+  }
   LUCE_DEVICE int page_of(int number) const { return __shfl_sync(kAllLanes, pages, number % kLanes); }
 
   // Asks which position the lane's cell has in the page of this number.

@@ -133,9 +133,10 @@ int launch_row_attention(const luce_call *calls, int n_calls, Launcher &launcher
   const int form =
       pages_kernel(a, launcher.most_shared).id - (is_f16 ? kernel_attention_f16_64_1 : kernel_attention_bf16_64_1);
   s.a.arrivals = launcher.arrivals;
-  // A block that finds no split of its own leaves at once; one of a long row takes every grid.x-th.
+  // A block that finds no split of its own leaves at once; one of a long row takes every grid.x-th. A split of a short
+  // row is shared.
   const int fitting = per_sm * launcher.n_multiprocessors / s.a.n_kv;
-  const int n_blocks = std::max(1, std::min({fitting, s.a.n_splits, kMostSplits}));
+  const int n_blocks = std::max(1, std::min({fitting, s.a.n_splits * (s.a.n_heads / s.a.n_kv), kMostSplits}));
   launcher((is_f16 ? kernel_attention_row_f16_64_1 : kernel_attention_row_bf16_64_1) + form, dim3(n_blocks, s.a.n_kv),
            kAttentionThreads, bytes, s);
   return n;

@@ -108,16 +108,16 @@ LUCE_APART float capped(float x, float softcap) {
   return softcap * tanhf(x / softcap);
 }
 
-// Blocks (x, h) take every gridDim.x-th split of KV head h; the last of them to come to its end joins all.
+// For G query heads of a KV head. Of the blocks that have a split of these, the last to come to its end joins all.
 template <class Pair, int D, int G>
-LUCE_DEVICE void attend_row(const RowAttention &s, uint32_t *fault) {
+LUCE_DEVICE void attend_share(const RowAttention &s, const RowShare &share, uint32_t *fault) {
   static_assert(sizeof(RowRoom<D, G>) == row_room_bytes(D, G));
   using Feed = RowFeed<D>;
   constexpr int kOwn = D / kLanes, kPieces = Feed::kPieces, kCells = kLanes / kPieces;  // values of a lane; of a piece
   extern __shared__ uint4 memory[];  // the rings of the warps, then what they share
   auto &room = *reinterpret_cast<RowRoom<D, G> *>(memory + row_ring_bytes(s.n_stages) / sizeof(uint4));
   const AttentionArgs &a = s.a;
-  const int h = blockIdx.y, warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int h = share.h, first_head = share.first_head, warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const Viewer viewer(a, 0);
   const int last = viewer.is_there() ? viewer.last_cell(fault) : -1, n_pages = last / kLanes + (last >= 0);
   const int n_rounds = last < 0 ? 1 : last / kSplitCells + 1, log_rounds = log_rounds_of(n_rounds),
@@ -127,13 +127,13 @@ LUCE_DEVICE void attend_row(const RowAttention &s, uint32_t *fault) {
     set_fault(fault, LUCE_FAULT_PAGE);
     slot = -1;
   }
-  Feed feed(s, viewer, reinterpret_cast<uint8_t *>(memory) + warp * s.n_stages * kPieceBytes, slot, n_pages, log_rounds,
-            fault);
+  Feed feed(s, share, viewer, reinterpret_cast<uint8_t *>(memory) + warp * s.n_stages * kPieceBytes, slot, n_pages,
+            log_rounds, fault);
 #pragma unroll 1
   for (int i = 0; i < s.n_stages; ++i) feed.next();
   wait_for_previous();
   let_next_start();
-  if (!viewer.is_there() || static_cast<int>(blockIdx.x) >= n_splits) return;
+  if (!viewer.is_there() || share.x >= n_splits) return;
 
   // The row's own key and value are put where its cell is copied to; the first block also writes the cell.
 #pragma unroll 1
@@ -145,20 +145,20 @@ LUCE_DEVICE void attend_row(const RowAttention &s, uint32_t *fault) {
 #pragma unroll
       for (int d = lane; d < D; d += kLanes) room.value[d] = value[d];
     }
-    prepare_head<D>(s, is_key ? head_at(s.k, h, s.k_row_head) : a.q_of(h * G + g, 0), is_key ? s.k_norm : s.q_norm,
+    prepare_head<D>(s, is_key ? head_at(s.k, h, s.k_row_head) : a.q_of(first_head + g, 0), is_key ? s.k_norm : s.q_norm,
                     is_key ? s.k_eps : s.q_eps, to);
-    if (blockIdx.x > 0) continue;
+    if (share.x > 0 || (is_key && first_head % (a.n_heads / a.n_kv) != 0)) continue;
     if (is_key && slot >= 0) write_cell<Pair, D>(s, h, slot, room.key, room.value);
     float *const made = is_key ? s.k_made : s.q_made;
     if (made == nullptr) continue;
 #pragma unroll
-    for (int d = lane; d < D; d += kLanes) made[(is_key ? h : h * G + g) * D + d] = to[d];
+    for (int d = lane; d < D; d += kLanes) made[(is_key ? h : first_head + g) * D + d] = to[d];
   }
   __syncthreads();
 
 #pragma unroll 1
   for (int number = 0;; ++number) {
-    const int round = round_of(number, log_rounds), last_of_split = round | ((1 << log_rounds) - 1);
+    const int round = share.round_of(number, log_rounds), last_of_split = round | ((1 << log_rounds) - 1);
     if (round >= n_rounds) break;
     const bool is_first = round >> log_rounds << log_rounds == round,
                is_last = round == min(last_of_split, n_rounds - 1);
@@ -276,15 +276,28 @@ LUCE_DEVICE void attend_row(const RowAttention &s, uint32_t *fault) {
       if (!is_last) {
         room.joined[u] = joined;
       } else if (n_splits == 1) {
-        a.out_of(h * G + g, 0)[d] = joined.y * last_factor(a, h * G + g, joined.most, joined.total);
+        a.out_of(first_head + g, 0)[d] = joined.y * last_factor(a, first_head + g, joined.most, joined.total);
       } else {
-        float *to = partial_of(a, 0, h * G + g, round >> log_rounds);
+        float *to = partial_of(a, 0, first_head + g, round >> log_rounds);
         if (d == 0) *reinterpret_cast<float4 *>(to) = {joined.most, joined.total, 0, 0};
         to[kPartialValues + d] = joined.y;
       }
     }
   }
-  if (n_splits > 1) join_splits<D, G, 4>(a, 0, h, n_splits, memory);
+  if (n_splits > 1) join_splits<D, G, 4>(a, 0, first_head / G, n_splits, memory);
+}
+
+// Blocks (x, h) take every gridDim.x-th split of KV head h. Where a row is so short that there are blocks enough, each
+// query head has its own: cells are few then, and what a block does one after the other is what it takes.
+template <class Pair, int D, int G>
+LUCE_DEVICE void attend_row(const RowAttention &s, uint32_t *fault) {
+  constexpr int kMostCells = 1024;
+  const int x = blockIdx.x, h = blockIdx.y, n_x = gridDim.x, cell = s.a.row_cell[0];
+  if (G > 1 && cell >= 0 && cell < kMostCells && (cell / kSplitCells + 1) * G <= n_x) {
+    if (x < n_x / G * G) attend_share<Pair, D, 1>(s, {x / G, n_x / G, h, h * G + x % G}, fault);
+  } else {
+    attend_share<Pair, D, G>(s, {x, n_x, h, h * G}, fault);
+  }
 }
 
 }  // namespace luce
