@@ -1,4 +1,5 @@
-// attention_feed.cuh: the cells of a row on their way to shared memory (attention_row.cuh).
+// attention_feed.cuh: the cells of a row on their way to shared memory, and its own cell on its way to the cache
+// (attention_row.cuh).
 #pragma once
 
 #include "attention.cuh"
@@ -151,5 +152,40 @@ struct RowFeed {
     look(page_number + 1);
   }
 };
+
+// ---- the own cell ----
+
+LUCE_DEVICE void put_pair(__half2 *to, float2 x) {
+  *to = __floats2half2_rn(x.x, x.y);
+}
+LUCE_DEVICE void put_pair(__nv_bfloat162 *to, float2 x) {
+  *to = __floats2bfloat162_rn(x.x, x.y);
+}
+
+// A warp: the row's key and value of KV head h, in shared memory, into their cell.
+template <class Pair, int D>
+LUCE_DEVICE void write_cell(const RowAttention &s, int h, int slot, const float *key, const float *value) {
+  const int lane = threadIdx.x % kLanes, page = slot / kLanes, c = slot % kLanes;
+  Pair *const k_cell = reinterpret_cast<Pair *>(s.k_cells + (s.a.key(c, h, page) - s.a.k_pages));
+  Pair *const v_cell = reinterpret_cast<Pair *>(s.v_cells + (s.a.value(c, h, page) - s.a.v_pages));
+#pragma unroll
+  for (int i = lane; i < D / 2; i += kLanes) {
+    put_pair(k_cell + i, reinterpret_cast<const float2 *>(key)[i]);
+    put_pair(v_cell + i, reinterpret_cast<const float2 *>(value)[i]);
+  }
+  if (lane == 0) {
+    char *const positions = reinterpret_cast<char *>(s.cell_positions) + int64_t{page} * s.a.pos_page;
+    reinterpret_cast<int32_t *>(positions)[c] = s.positions[0];
+  }
+}
+
+// The row's own key, into the piece to which its cell was copied before it was there.
+template <class Pair>
+LUCE_DEVICE void put_own_key(uint8_t *piece, int c, const float *key) {
+  const int d = 2 * (threadIdx.x % kLanes);
+  put_pair(reinterpret_cast<Pair *>(piece + c * 128 + (d / 8 ^ c % 8) * 16 + d % 8 * 2),
+           *reinterpret_cast<const float2 *>(key + d));
+  __syncwarp();
+}
 
 }  // namespace luce
