@@ -19,6 +19,7 @@ from tests.ops.harness import Args, Placed, context, kernel_args, machines, pack
 from tests.ops.weight_cases import FLOATS, weight
 
 CUDA = [machine for machine in machines() if machine == "cuda"]
+HAS_ROOM = (80, 90, 100)  # chips with 160 KB of shared memory for a block, or more
 NS = (40, 17, 8)  # outputs of the matrices: tiles are whole and not
 TYPES = [(t,) * 3 for t in (abi.Type.Q4_K, abi.Type.Q8_0, abi.Type.BF16, abi.Type.F32)]
 TYPES += [(abi.Type.Q4_K, abi.Type.Q4_K, abi.Type.Q6_K), (abi.Type.Q5_0, abi.Type.Q8_0, abi.Type.Q8_0)]
@@ -189,8 +190,9 @@ def test_attention_of_a_row_has_the_bits_of_its_calls(machine: str, has_norms: b
     for name in ("out", "q", "k", "k_pages", "v_pages", "cell_pos"):
         assert together.values[name].tobytes() == apart.values[name].tobytes(), name
     assert not np.isnan(together.values["out"]).any()
-    if has_norms:  # what only the launch itself needs is nowhere
-        assert np.isnan(together.values["q_normed"]).all()
+    if has_norms:  # what only the launch itself needs is nowhere; other chips have no shared memory for all of these
+        is_one = np.isnan(together.values["q_normed"]).all()
+        assert is_one or context("cuda", 1).info().isa not in HAS_ROOM
 
 
 @pytest.mark.gpu
