@@ -138,10 +138,13 @@ LUCE_DEVICE void wait_for_weights(uint64_t *arrival, unsigned parity) {
                "r"(parity)
                : "memory");
 #elif __CUDA_ARCH__ >= 800
-  asm volatile("{ .reg .pred p; again%=: mbarrier.test_wait.parity.shared.b64 p, [%0], %1; @!p bra again%=; }" ::"r"(
-                   shared_address(arrival)),
-               "r"(parity)
-               : "memory");
+  // A warp that asks again and again takes turns from those that have something to do.
+  asm volatile(
+      "{ .reg .pred p; again%=: mbarrier.test_wait.parity.shared.b64 p, [%0], %1; @p bra done%=; nanosleep.u32 100; "
+      "bra "
+      "again%=; done%=: }" ::"r"(shared_address(arrival)),
+      "r"(parity)
+      : "memory");
 #endif
   __syncwarp();
 }
