@@ -20,7 +20,6 @@ constexpr int kMagic = 0x4B400000;               // 1.5 * 2^23
 constexpr float kMagicFloat = 12582912.0f;
 
 using P = Packing<LUCE_WEIGHT_TYPE>;
-using Codes = UnitCodes<LUCE_WEIGHT_TYPE>;
 constexpr Format f = P::f;
 constexpr int kUnits = 256 / P::values;  // in a group of 256 values
 constexpr int kSpans = 32 / f.span;      // in a block of 32 values

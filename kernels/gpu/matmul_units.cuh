@@ -30,7 +30,8 @@ struct UnitCodes {
 
   // From shared memory.
   LUCE_DEVICE void read(const uint8_t *unit, int lane) {
-    take(unit, lane, [](auto *p) { return *p; });
+    take(unit, lane, low);
+    if constexpr (P::high_words > 0) take(unit + P::low_words * 4 * kLanes, lane, high);
   }
 
   // The four registers of block b of 32 values.
@@ -51,24 +52,18 @@ struct UnitCodes {
   }
 
  private:
-  template <class Load>
-  LUCE_DEVICE void take(const uint8_t *unit, int lane, Load load) {
-    take_words(unit, lane, low, load);
-    if constexpr (P::high_words > 0) take_words(unit + P::low_words * 4 * kLanes, lane, high, load);
-  }
-
-  template <int n, class Load>
-  LUCE_DEVICE static void take_words(const uint8_t *from, int lane, uint32_t (&words)[n], Load load) {
+  template <int n>
+  LUCE_DEVICE static void take(const uint8_t *from, int lane, uint32_t (&words)[n]) {
     if constexpr (n % 4 == 0) {
 #pragma unroll
       for (int i = 0; i < n; i += 4) {
-        const uint4 w = load(reinterpret_cast<const uint4 *>(from + word_offset(n, i, lane)));
+        const uint4 w = *reinterpret_cast<const uint4 *>(from + word_offset(n, i, lane));
         words[i] = w.x, words[i + 1] = w.y, words[i + 2] = w.z, words[i + 3] = w.w;
       }
     } else {
 #pragma unroll
       for (int i = 0; i < n; ++i) {
-        words[i] = load(reinterpret_cast<const uint32_t *>(from + word_offset(n, i, lane)));
+        words[i] = *reinterpret_cast<const uint32_t *>(from + word_offset(n, i, lane));
       }
     }
   }

@@ -37,11 +37,8 @@ LUCE_DEVICE void meet_team(int which, int n_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(which), "r"(n_threads) : "memory");
 }
 
-// 16 and 4 bytes of weights, which are read once: they should not push others out of the cache.
+// 16 bytes of weights, which are read once: they should not push others out of the cache.
 LUCE_DEVICE uint4 load_weights(const uint4 *p) {
-  return __ldcs(p);
-}
-LUCE_DEVICE uint32_t load_weights(const uint32_t *p) {
   return __ldcs(p);
 }
 
@@ -70,15 +67,6 @@ LUCE_DEVICE void copy_eight_async(void *to, const void *from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from) : "memory");
 #else
   *static_cast<uint2 *>(to) = *static_cast<const uint2 *>(from);
-#endif
-}
-// The same for weights. Without a hint to the cache that they are read once: ptxas of CUDA 13.0 makes an illegal
-// instruction of it where the address in shared memory has a uniform part.
-LUCE_DEVICE void copy_weights_async(void *to, const void *from) {
-#if __CUDA_ARCH__ >= 800
-  copy_async(to, from);
-#else
-  *static_cast<uint4 *>(to) = load_weights(static_cast<const uint4 *>(from));
 #endif
 }
 LUCE_DEVICE void commit_copies() {
@@ -120,7 +108,8 @@ LUCE_DEVICE void bring_weights(void *to, const uint8_t *from, int n_bytes, uint6
       "l"(from), "r"(n_bytes), "r"(shared_address(arrival)), "l"(policy)
       : "memory");
 #elif __CUDA_ARCH__ >= 800
-  // Without a hint to the cache, as copy_weights_async().
+  // Without a hint to the cache that they are read once: ptxas of CUDA 13.0 makes an illegal instruction of it where
+  // the address in shared memory has a uniform part.
 #pragma unroll 4
   for (int i = 16 * lane; i < n_bytes; i += 16 * kLanes) copy_async(static_cast<uint8_t *>(to) + i, from + i);
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrival)) : "memory");
