@@ -158,7 +158,10 @@ bool fits_one_row(const luce_matmul_args &a, const Launcher &launcher) {
 }
 
 MatmulArgs join_row(const luce_call *matmuls, int n_calls, const Launcher &launcher) {
-  const MatmulArgs all = join_matmuls(matmuls, n_calls, true);
+  // Behind the last values of K a ring has what was there before. Of another type that could be scales that are no
+  // numbers: so a warp that comes to an end within 256 values has no whole groups too.
+  const int64_t K = static_cast<const luce_matmul_args *>(matmuls->args)->x.ne[0], most = 256 * kMatmulThreads / kLanes;
+  const MatmulArgs all = join_matmuls(matmuls, n_calls, K % 256 == 0 || K <= most);
   return plan_one_row(all, launcher).id >= 0 ? all : join_matmuls(matmuls, n_calls, false);
 }
 
